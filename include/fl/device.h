@@ -21,7 +21,8 @@ FL_API bool fl_device_in_bad_fork(void);
 /* Number of devices; 0 (never an error) when nothing can be used. Does not make a context. */
 FL_API int32_t fl_device_count(void);
 
-/* FL_OK if 0 <= device < count, else FL_OUT_OF_RANGE with a message that says how many there are. */
+/* FL_OK if 0 <= device < count, else FL_OUT_OF_RANGE with a message that says how many there are.
+ */
 FL_API fl_status fl_device_check(fl_device device);
 
 FL_API fl_device fl_device_current(void);

@@ -10,8 +10,8 @@
  *  - A slot that takes a device makes it current for the vendor if the vendor needs that, on the
  *    calling thread. Callers pass valid indexes: 0 <= device < device_count.
  *  - Slots may be called from any thread at once.
- *  - A failure is reported with fl_fail_vendor(status, vendor code, "what we did: function: vendor's
- *    words"), and leaves no sticky error behind in the vendor's runtime.
+ *  - A failure is reported with fl_fail_vendor(status, vendor code, "what we did: function:
+ * vendor's words"), and leaves no sticky error behind in the vendor's runtime.
  *  - Sizes are bytes. A size of 0 never reaches a slot, nor does a NULL pointer to free.
  *  - "asynchronous" means ordered after earlier work of the same stream; the call may return before
  *    the work has run, and may also wait for it where the vendor cannot do better.
@@ -182,10 +182,11 @@ typedef struct fl_platform {
  * live as long as the process. FL_WRONG_STATE once a platform was chosen or the name is taken. */
 FL_API fl_status fl_platform_register(const fl_platform *platform);
 
-/* Choose, once a process: `name`, or when it is NULL the option TORCH_FL_PLATFORM, or else the first
- * platform in probe order whose probe succeeds. Choosing the same one again is FL_OK; choosing
- * another is FL_WRONG_STATE. An unknown name's message lists the known ones. The driver is opened
- * and its table checked (size, version, required slots), but not initialised: see device.h. */
+/* Choose, once a process: `name`, or when it is NULL the option TORCH_FL_PLATFORM, or else the
+ * first platform in probe order whose probe succeeds. Choosing the same one again is FL_OK;
+ * choosing another is FL_WRONG_STATE. An unknown name's message lists the known ones. The driver is
+ * opened and its table checked (size, version, required slots), but not initialised: see device.h.
+ */
 FL_API fl_status fl_platform_choose(const char *name, const fl_platform **out_platform);
 
 /* The chosen platform, NULL before the choice. */

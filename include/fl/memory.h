@@ -12,8 +12,8 @@
 
 FL_EXTERN_C_BEGIN
 
-/* `bytes` 0 gives NULL. On FL_OUT_OF_MEMORY the message holds what was asked, free, total, allocated
- * and reserved, and which option may help; nothing has changed. */
+/* `bytes` 0 gives NULL. On FL_OUT_OF_MEMORY the message holds what was asked, free, total,
+ * allocated and reserved, and which option may help; nothing has changed. */
 FL_API fl_status fl_memory_alloc(fl_device device, size_t bytes, fl_stream stream, void **out_ptr);
 
 /* NULL is allowed. Never fails: a pointer that is not ours is ignored in release and asserted on in
@@ -26,7 +26,8 @@ FL_API fl_status fl_memory_record_stream(void *ptr, fl_stream stream);
 /* Device of a pointer inside a live block; FL_NOT_FOUND for anything else. */
 FL_API fl_status fl_memory_device_of(const void *ptr, fl_device *out_device);
 
-/* Give unused blocks back to the driver; FL_DEVICE_CURRENT is not accepted, -1 means all devices. */
+/* Give unused blocks back to the driver; FL_DEVICE_CURRENT is not accepted, -1 means all devices.
+ */
 FL_API fl_status fl_memory_empty_cache(fl_device device);
 
 typedef struct fl_stat {
@@ -37,17 +38,17 @@ typedef struct fl_stat {
 enum { FL_POOL_ALL, FL_POOL_SMALL, FL_POOL_LARGE, FL_POOL_COUNT };
 
 typedef struct fl_memory_stats {
-    fl_stat allocation[FL_POOL_COUNT];       /* number of live blocks asked for by users */
-    fl_stat segment[FL_POOL_COUNT];          /* number of blocks taken from the driver */
-    fl_stat active[FL_POOL_COUNT];           /* live or waiting for events */
-    fl_stat inactive_split[FL_POOL_COUNT];   /* free pieces of a split segment */
-    fl_stat allocated_bytes[FL_POOL_COUNT];  /* rounded size of live blocks */
-    fl_stat reserved_bytes[FL_POOL_COUNT];   /* taken from the driver */
+    fl_stat allocation[FL_POOL_COUNT];      /* number of live blocks asked for by users */
+    fl_stat segment[FL_POOL_COUNT];         /* number of blocks taken from the driver */
+    fl_stat active[FL_POOL_COUNT];          /* live or waiting for events */
+    fl_stat inactive_split[FL_POOL_COUNT];  /* free pieces of a split segment */
+    fl_stat allocated_bytes[FL_POOL_COUNT]; /* rounded size of live blocks */
+    fl_stat reserved_bytes[FL_POOL_COUNT];  /* taken from the driver */
     fl_stat active_bytes[FL_POOL_COUNT];
     fl_stat inactive_split_bytes[FL_POOL_COUNT];
-    fl_stat requested_bytes[FL_POOL_COUNT];  /* as users asked, not rounded */
+    fl_stat requested_bytes[FL_POOL_COUNT]; /* as users asked, not rounded */
     int64_t num_alloc_retries, num_ooms, num_sync_all_streams, num_device_alloc, num_device_free;
-    int64_t max_split_size;                  /* bytes; -1: no limit */
+    int64_t max_split_size; /* bytes; -1: no limit */
     fl_stat oversize_allocations, oversize_segments;
 } fl_memory_stats;
 

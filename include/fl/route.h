@@ -15,13 +15,13 @@
 FL_EXTERN_C_BEGIN
 
 /* kind, word in reports and rules files */
-#define FL_ROUTE_LIST(X)                                                  \
-    X(NATIVE, "native")     /* The twin's kernel, through shadows. */     \
-    X(VIEW, "view")         /* Metadata only: the result aliases. */      \
-    X(FAST, "fast")         /* A kernel of our own table. */              \
-    X(FLAGGEMS, "flaggems") /* A Triton kernel. */                        \
-    X(VENDOR, "vendor")     /* A vendor's operator library. */            \
-    X(CPU, "cpu")           /* A copy to the host and back. */            \
+#define FL_ROUTE_LIST(X)                                              \
+    X(NATIVE, "native")     /* The twin's kernel, through shadows. */ \
+    X(VIEW, "view")         /* Metadata only: the result aliases. */  \
+    X(FAST, "fast")         /* A kernel of our own table. */          \
+    X(FLAGGEMS, "flaggems") /* A Triton kernel. */                    \
+    X(VENDOR, "vendor")     /* A vendor's operator library. */        \
+    X(CPU, "cpu")           /* A copy to the host and back. */        \
     X(OWN, "own")           /* The adapter's own code: empty, copy_, ... */
 
 typedef enum fl_route_kind {
@@ -43,10 +43,10 @@ typedef struct fl_route {
 
 /* One operator. Created once, lives as long as the process; the address never changes. */
 typedef struct fl_slot {
-    const char *name;        /* "aten::add.Tensor"; owned by the slot. */
-    uint32_t index;          /* Dense, from 0. */
-    const fl_route *chosen;  /* Access with fl_slot_route and fl_slot_choose only. */
-    const fl_route *initial; /* What reset goes back to. */
+    const char *name;                       /* "aten::add.Tensor"; owned by the slot. */
+    uint32_t index;                         /* Dense, from 0. */
+    const fl_route *chosen;                 /* Access with fl_slot_route and fl_slot_choose only. */
+    const fl_route *initial;                /* What reset goes back to. */
     const fl_route *routes[FL_ROUTE_COUNT]; /* Possible ones by kind, NULL where there is none. */
 } fl_slot;
 

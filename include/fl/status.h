@@ -22,10 +22,10 @@ FL_EXTERN_C_BEGIN
     X(NOT_SUPPORTED, "not supported") /* The platform cannot do this at all. */                 \
     X(UNAVAILABLE, "unavailable")     /* A library or a device is not there. */                 \
     X(OUT_OF_MEMORY, "out of memory")                                                           \
-    X(WRONG_STATE, "wrong state")  /* Right call, wrong time: not loaded, loaded twice, ... */  \
-    X(BAD_FORK, "forked child")    /* The parent had used a device before it forked. */         \
+    X(WRONG_STATE, "wrong state") /* Right call, wrong time: not loaded, loaded twice, ... */   \
+    X(BAD_FORK, "forked child")   /* The parent had used a device before it forked. */          \
     X(DEVICE_ERROR, "device error")                                                             \
-    X(DEVICE_LOST, "device lost")  /* The context is poisoned; nothing will work any more. */   \
+    X(DEVICE_LOST, "device lost") /* The context is poisoned; nothing will work any more. */    \
     X(INTERNAL, "internal error")
 
 typedef enum fl_status {

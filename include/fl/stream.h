@@ -24,8 +24,8 @@ FL_API fl_status fl_stream_from_pool(fl_device device, int32_t priority, fl_stre
 FL_API fl_status fl_stream_create(fl_device device, int32_t priority, fl_stream *out_stream);
 FL_API fl_status fl_stream_release(fl_device device, fl_stream stream);
 
-/* A value for a vendor's stream that the caller owns and keeps alive. Wrapping the same handle again
- * gives the same value. */
+/* A value for a vendor's stream that the caller owns and keeps alive. Wrapping the same handle
+ * again gives the same value. */
 FL_API fl_status fl_stream_wrap(fl_device device, fl_native_stream native, fl_stream *out_stream);
 
 /* The vendor's handle. The default stream's may be a created one. */

@@ -45,26 +45,26 @@ typedef void *fl_native_event;
 
 /* name, number of bytes, DLPack type code and bits: one list, expanded wherever dtypes are named.
  * The order is that of c10::ScalarType up to the gap that quantized types leave there. */
-#define FL_DTYPE_LIST(X)     \
-    X(U8, 1, 1, 8)           \
-    X(I8, 1, 0, 8)           \
-    X(I16, 2, 0, 16)         \
-    X(I32, 4, 0, 32)         \
-    X(I64, 8, 0, 64)         \
-    X(F16, 2, 2, 16)         \
-    X(F32, 4, 2, 32)         \
-    X(F64, 8, 2, 64)         \
-    X(C32, 4, 5, 32)         \
-    X(C64, 8, 5, 64)         \
-    X(C128, 16, 5, 128)      \
-    X(BOOL, 1, 6, 8)         \
-    X(BF16, 2, 4, 16)        \
-    X(U16, 2, 1, 16)         \
-    X(U32, 4, 1, 32)         \
-    X(U64, 8, 1, 64)         \
-    X(F8E4M3FN, 1, 10, 8)    \
-    X(F8E4M3FNUZ, 1, 11, 8)  \
-    X(F8E5M2, 1, 12, 8)      \
+#define FL_DTYPE_LIST(X)    \
+    X(U8, 1, 1, 8)          \
+    X(I8, 1, 0, 8)          \
+    X(I16, 2, 0, 16)        \
+    X(I32, 4, 0, 32)        \
+    X(I64, 8, 0, 64)        \
+    X(F16, 2, 2, 16)        \
+    X(F32, 4, 2, 32)        \
+    X(F64, 8, 2, 64)        \
+    X(C32, 4, 5, 32)        \
+    X(C64, 8, 5, 64)        \
+    X(C128, 16, 5, 128)     \
+    X(BOOL, 1, 6, 8)        \
+    X(BF16, 2, 4, 16)       \
+    X(U16, 2, 1, 16)        \
+    X(U32, 4, 1, 32)        \
+    X(U64, 8, 1, 64)        \
+    X(F8E4M3FN, 1, 10, 8)   \
+    X(F8E4M3FNUZ, 1, 11, 8) \
+    X(F8E5M2, 1, 12, 8)     \
     X(F8E5M2FNUZ, 1, 13, 8)
 
 typedef enum fl_dtype {
