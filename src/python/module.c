@@ -1,0 +1,435 @@
+/*
+ * module.c: torch_fl._C, what Python sees of libflagos.
+ *
+ * Platforms, devices, routes and their counters, as plain Python values. Written for CPython's
+ * limited API of 3.10, so one build serves every later version. Knows no torch: tensors, streams
+ * and memory statistics reach Python through PyTorch's own interfaces and the adapter's operators.
+ * Calls that may wait for a driver let go of the interpreter's lock.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "fl/device.h"
+#include "fl/route.h"
+#include "fl/stream.h"
+
+/* Raise for `status` with the library's own sentence; always answers NULL. The classes are those
+ * that torch.cuda raises, or their bases, so that existing handlers keep working. */
+static PyObject *raise_status(fl_status status) {
+    PyObject *kind = PyExc_RuntimeError;
+    if (status == FL_INVALID_ARGUMENT) {
+        kind = PyExc_ValueError;
+    } else if (status == FL_NOT_FOUND) {
+        kind = PyExc_KeyError;
+    } else if (status == FL_NOT_SUPPORTED) {
+        kind = PyExc_NotImplementedError; /* A RuntimeError too. */
+    }
+    const char *message = fl_last_message();
+    PyErr_Format(kind, "%s", *message ? message : fl_status_name(status));
+    return NULL;
+}
+
+/* Store `value` (whose reference is taken over, NULL for "an exception is set") under `key`. */
+static int put(PyObject *dict, const char *key, PyObject *value) {
+    if (!value) {
+        return -1;
+    }
+    int result = PyDict_SetItemString(dict, key, value);
+    Py_DECREF(value);
+    return result;
+}
+
+/* --- platforms ------------------------------------------------------------------------------- */
+
+static const char *twin_word(fl_twin twin) {
+    switch (twin) {
+    case FL_TWIN_CPU:
+        return "cpu";
+    case FL_TWIN_CUDA:
+        return "cuda";
+    case FL_TWIN_NONE:
+        break;
+    }
+    return NULL;
+}
+
+static PyObject *platform_dict(const fl_platform *platform) {
+    return Py_BuildValue("{s:s,s:z,s:i}", "name", platform->name, "twin", twin_word(platform->twin),
+                         "probe_order", platform->probe_order);
+}
+
+static PyObject *platform_choose(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name = NULL;
+    if (!PyArg_ParseTuple(args, "z:platform_choose", &name)) {
+        return NULL;
+    }
+    const fl_platform *platform = NULL;
+    fl_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = fl_platform_choose(name, &platform);
+    Py_END_ALLOW_THREADS;
+    return status ? raise_status(status) : platform_dict(platform);
+}
+
+static PyObject *platform_chosen(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    const fl_platform *platform = fl_platform_chosen();
+    if (!platform) {
+        Py_RETURN_NONE;
+    }
+    return platform_dict(platform);
+}
+
+static void visit_platform(void *user, const fl_platform *platform, const char *reason) {
+    PyObject *list = user;
+    if (PyErr_Occurred()) {
+        return; /* An earlier visit failed; its exception is raised when the walk is over. */
+    }
+    PyObject *entry = platform_dict(platform);
+    if (entry && put(entry, "reason", Py_BuildValue("z", reason)) == 0) {
+        (void)PyList_Append(list, entry);
+    }
+    Py_XDECREF(entry);
+}
+
+static PyObject *platforms(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    PyObject *list = PyList_New(0);
+    if (!list) {
+        return NULL;
+    }
+    fl_platform_each(visit_platform, list);
+    if (PyErr_Occurred()) {
+        Py_DECREF(list);
+        return NULL;
+    }
+    return list;
+}
+
+/* --- devices --------------------------------------------------------------------------------- */
+
+static PyObject *device_init(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    fl_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = fl_device_init();
+    Py_END_ALLOW_THREADS;
+    if (status) {
+        return raise_status(status);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *device_is_initialized(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    return PyBool_FromLong(fl_device_is_initialized());
+}
+
+static PyObject *device_in_bad_fork(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    return PyBool_FromLong(fl_device_in_bad_fork());
+}
+
+static PyObject *device_count(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    int32_t count;
+    Py_BEGIN_ALLOW_THREADS;
+    count = fl_device_count();
+    Py_END_ALLOW_THREADS;
+    return PyLong_FromLong(count);
+}
+
+static PyObject *device_check(PyObject *self, PyObject *args) {
+    (void)self;
+    int device;
+    if (!PyArg_ParseTuple(args, "i:device_check", &device)) {
+        return NULL;
+    }
+    fl_status status = fl_device_check(device);
+    if (status) {
+        return raise_status(status);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *device_properties(PyObject *self, PyObject *args) {
+    (void)self;
+    int device;
+    if (!PyArg_ParseTuple(args, "i:device_properties", &device)) {
+        return NULL;
+    }
+    const fl_device_properties *p = NULL;
+    fl_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = fl_device_get_properties(device, &p);
+    Py_END_ALLOW_THREADS;
+    if (status) {
+        return raise_status(status);
+    }
+    return Py_BuildValue("{s:s,s:K,s:i,s:i,s:i,s:i,s:O,s:s}", "name", p->name, "total_memory",
+                         (unsigned long long)p->total_memory, "major", (int)p->major, "minor",
+                         (int)p->minor, "multi_processor_count", (int)p->processor_count,
+                         "warp_size", (int)p->warp_size, "is_integrated",
+                         p->integrated ? Py_True : Py_False, "uuid", p->uuid);
+}
+
+static PyObject *device_can_access_peer(PyObject *self, PyObject *args) {
+    (void)self;
+    int device, peer;
+    if (!PyArg_ParseTuple(args, "ii:device_can_access_peer", &device, &peer)) {
+        return NULL;
+    }
+    bool can = false;
+    fl_status status = fl_device_can_access_peer(device, peer, &can);
+    return status ? raise_status(status) : PyBool_FromLong(can);
+}
+
+static PyObject *device_memory_info(PyObject *self, PyObject *args) {
+    (void)self;
+    int device;
+    if (!PyArg_ParseTuple(args, "i:device_memory_info", &device)) {
+        return NULL;
+    }
+    uint64_t free_bytes = 0, total_bytes = 0;
+    fl_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = fl_device_memory_info(device, &free_bytes, &total_bytes);
+    Py_END_ALLOW_THREADS;
+    if (status) {
+        return raise_status(status);
+    }
+    return Py_BuildValue("(KK)", (unsigned long long)free_bytes, (unsigned long long)total_bytes);
+}
+
+static PyObject *stream_priority_range(PyObject *self, PyObject *args) {
+    (void)self;
+    int device;
+    if (!PyArg_ParseTuple(args, "i:stream_priority_range", &device)) {
+        return NULL;
+    }
+    int32_t least = 0, greatest = 0;
+    fl_status status = fl_stream_priority_range(device, &least, &greatest);
+    return status ? raise_status(status) : Py_BuildValue("(ii)", (int)least, (int)greatest);
+}
+
+/* --- routes ---------------------------------------------------------------------------------- */
+
+/* A slot that must exist; answers NULL with an exception set. */
+static fl_slot *slot_named(const char *name) {
+    fl_slot *slot = fl_slot_find(name);
+    if (!slot) {
+        PyErr_Format(PyExc_KeyError,
+                     "no operator '%s' runs on this device; operators are named with namespace and "
+                     "overload, as in 'aten::add.Tensor' (see torch_fl.routes.operators())",
+                     name);
+    }
+    return slot;
+}
+
+static PyObject *route_words(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    PyObject *words = PyTuple_New(FL_ROUTE_COUNT);
+    for (int kind = 0; words && kind < FL_ROUTE_COUNT; kind++) {
+        PyObject *word = PyUnicode_FromString(fl_route_word((fl_route_kind)kind));
+        if (!word || PyTuple_SetItem(words, kind, word) != 0) {
+            Py_CLEAR(words);
+        }
+    }
+    return words;
+}
+
+static PyObject *route_names(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    uint32_t count = fl_slot_count();
+    PyObject *names = PyList_New(0);
+    for (uint32_t i = 0; names && i < count; i++) {
+        PyObject *name = PyUnicode_FromString(fl_slot_at(i)->name);
+        if (!name || PyList_Append(names, name) != 0) {
+            Py_CLEAR(names);
+        }
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+static const char *chosen_word(const fl_route *route) {
+    return route ? fl_route_word(route->kind) : NULL;
+}
+
+/* (name, chosen word or None, initial word or None, bits of the possible kinds, calls by kind,
+ * bytes and nanoseconds of the `cpu` route). */
+static PyObject *slot_tuple(const fl_slot *slot) {
+    fl_route_counts counts;
+    fl_slot_counts(slot, &counts);
+    PyObject *calls = PyTuple_New(FL_ROUTE_COUNT);
+    unsigned possible = 0;
+    for (int kind = 0; calls && kind < FL_ROUTE_COUNT; kind++) {
+        possible |= slot->routes[kind] ? 1u << kind : 0u;
+        PyObject *number = PyLong_FromUnsignedLongLong(counts.calls[kind]);
+        if (!number || PyTuple_SetItem(calls, kind, number) != 0) {
+            Py_CLEAR(calls);
+        }
+    }
+    if (!calls) {
+        return NULL;
+    }
+    return Py_BuildValue("(szzINKK)", slot->name, chosen_word(fl_slot_route(slot)),
+                         chosen_word(slot->initial), possible, calls,
+                         (unsigned long long)counts.cpu_bytes, (unsigned long long)counts.cpu_ns);
+}
+
+static PyObject *route_get(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    if (!PyArg_ParseTuple(args, "s:route_get", &name)) {
+        return NULL;
+    }
+    fl_slot *slot = slot_named(name);
+    return slot ? slot_tuple(slot) : NULL;
+}
+
+static PyObject *route_table(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    uint32_t count = fl_slot_count();
+    PyObject *table = PyList_New(0);
+    for (uint32_t i = 0; table && i < count; i++) {
+        PyObject *row = slot_tuple(fl_slot_at(i));
+        if (!row || PyList_Append(table, row) != 0) {
+            Py_CLEAR(table);
+        }
+        Py_XDECREF(row);
+    }
+    return table;
+}
+
+static PyObject *route_choose(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name, *word;
+    if (!PyArg_ParseTuple(args, "ss:route_choose", &name, &word)) {
+        return NULL;
+    }
+    fl_slot *slot = slot_named(name);
+    if (!slot) {
+        return NULL;
+    }
+    fl_route_kind kind;
+    if (fl_route_from_word(word, &kind)) {
+        PyErr_SetString(PyExc_ValueError, fl_last_message());
+        return NULL;
+    }
+    fl_status status = fl_slot_choose(slot, kind);
+    if (status) {
+        return raise_status(status);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *route_reset(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    if (!PyArg_ParseTuple(args, "s:route_reset", &name)) {
+        return NULL;
+    }
+    fl_slot *slot = slot_named(name);
+    if (!slot) {
+        return NULL;
+    }
+    fl_slot_reset(slot);
+    Py_RETURN_NONE;
+}
+
+static PyObject *route_counts_reset(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    fl_route_counts_reset();
+    Py_RETURN_NONE;
+}
+
+static PyObject *route_set_strict(PyObject *self, PyObject *args) {
+    (void)self;
+    int strict;
+    if (!PyArg_ParseTuple(args, "p:route_set_strict", &strict)) {
+        return NULL;
+    }
+    fl_route_set_strict(strict != 0);
+    Py_RETURN_NONE;
+}
+
+static PyObject *route_is_strict(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    return PyBool_FromLong(fl_route_is_strict());
+}
+
+/* --- the module ------------------------------------------------------------------------------ */
+
+static PyMethodDef methods[] = {
+    {"platform_choose", platform_choose, METH_VARARGS,
+     "platform_choose(name or None) -> {name, twin, probe_order}. Once a process."},
+    {"platform_chosen", platform_chosen, METH_NOARGS, "The chosen platform, None before that."},
+    {"platforms", platforms, METH_NOARGS,
+     "Every known platform in probe order; `reason` says why one cannot be used."},
+    {"device_init", device_init, METH_NOARGS, "Initialise the driver; idempotent."},
+    {"device_is_initialized", device_is_initialized, METH_NOARGS, "Whether device_init ran."},
+    {"device_in_bad_fork", device_in_bad_fork, METH_NOARGS,
+     "Whether this process was forked after its parent had initialised."},
+    {"device_count", device_count, METH_NOARGS, "Number of devices; 0 rather than an error."},
+    {"device_check", device_check, METH_VARARGS, "Raise unless the index names a device."},
+    {"device_properties", device_properties, METH_VARARGS, "Properties of a device as a dict."},
+    {"device_can_access_peer", device_can_access_peer, METH_VARARGS,
+     "Whether a device reads another one's memory without the host."},
+    {"device_memory_info", device_memory_info, METH_VARARGS, "(free, total) in bytes."},
+    {"stream_priority_range", stream_priority_range, METH_VARARGS, "(least, greatest) urgency."},
+    {"route_words", route_words, METH_NOARGS, "The words for routes, in the order of counters."},
+    {"route_names", route_names, METH_NOARGS, "Every operator that has a slot."},
+    {"route_get", route_get, METH_VARARGS,
+     "(name, chosen, initial, possible bits, calls, cpu bytes, cpu ns) of one operator."},
+    {"route_table", route_table, METH_NOARGS, "route_get of every operator."},
+    {"route_choose", route_choose, METH_VARARGS, "route_choose(operator, word)."},
+    {"route_reset", route_reset, METH_VARARGS, "Go back to an operator's first route."},
+    {"route_counts_reset", route_counts_reset, METH_NOARGS, "Set every counter to 0."},
+    {"route_set_strict", route_set_strict, METH_VARARGS, "Raise instead of taking route `cpu`."},
+    {"route_is_strict", route_is_strict, METH_NOARGS, "Whether strict mode is on."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int module_exec(PyObject *module) {
+    /* The library's state belongs to the process; a second interpreter would share it unknowingly.
+     */
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+        PyErr_SetString(PyExc_ImportError,
+                        "torch_fl works in the main Python interpreter of a process only");
+        return -1;
+    }
+    return PyModule_AddStringConstant(module, "version", TORCH_FL_VERSION);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)module_exec},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "torch_fl._C",
+    .m_doc = "What Python sees of libflagos.",
+    .m_size = 0,
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__C(void);
+
+PyMODINIT_FUNC PyInit__C(void) {
+    return PyModuleDef_Init(&definition);
+}
