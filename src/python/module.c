@@ -9,6 +9,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "fl/debug.h"
 #include "fl/device.h"
 #include "fl/route.h"
 #include "fl/stream.h"
@@ -371,6 +372,87 @@ static PyObject *route_is_strict(PyObject *self, PyObject *unused) {
     return PyBool_FromLong(fl_route_is_strict());
 }
 
+/* --- options --------------------------------------------------------------------------------- */
+
+static const char *option_type_word(fl_option_type type) {
+    switch (type) {
+    case FL_OPTION_STRING:
+        return "text";
+    case FL_OPTION_INT:
+        return "number";
+    case FL_OPTION_BYTES:
+        return "bytes";
+    case FL_OPTION_BOOL:
+        return "switch";
+    }
+    return NULL;
+}
+
+static PyObject *options(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list && i < FL_OPTION_COUNT; i++) {
+        const fl_option_info *info = fl_option_describe((fl_option)i);
+        PyObject *row =
+            Py_BuildValue("{s:s,s:z,s:z,s:L,s:L,s:s,s:s,s:z,s:O}", "variable", info->variable,
+                          "type", option_type_word(info->type), "default", info->standard, "least",
+                          (long long)info->least, "most", (long long)info->most, "unit", info->unit,
+                          "meaning", info->meaning, "value", fl_option_string((fl_option)i),
+                          "is_set", fl_option_is_set((fl_option)i) ? Py_True : Py_False);
+        if (!row || PyList_Append(list, row) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(row);
+    }
+    return list;
+}
+
+static PyObject *options_check(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    fl_status status = fl_options_check();
+    if (status) {
+        return raise_status(status);
+    }
+    Py_RETURN_NONE;
+}
+
+static void visit_unknown(void *user, const char *variable) {
+    PyObject *name = PyErr_Occurred() ? NULL : PyUnicode_FromString(variable);
+    if (name) {
+        (void)PyList_Append(user, name);
+        Py_DECREF(name);
+    }
+}
+
+static PyObject *options_unknown(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    PyObject *names = PyList_New(0);
+    if (names) {
+        fl_options_each_unknown(visit_unknown, names);
+        if (PyErr_Occurred()) {
+            Py_CLEAR(names);
+        }
+    }
+    return names;
+}
+
+static PyObject *trace_words(PyObject *self, PyObject *unused) {
+    (void)self;
+    (void)unused;
+    PyObject *words = PyDict_New();
+    for (int i = 0; words && i < FL_TRACE_COUNT; i++) {
+        fl_trace_category category = (fl_trace_category)i;
+        if (put(words, fl_trace_word(category), PyUnicode_FromString(fl_trace_meaning(category))) !=
+            0) {
+            Py_CLEAR(words);
+        }
+    }
+    return words;
+}
+
 /* --- the module ------------------------------------------------------------------------------ */
 
 static PyMethodDef methods[] = {
@@ -400,6 +482,12 @@ static PyMethodDef methods[] = {
     {"route_counts_reset", route_counts_reset, METH_NOARGS, "Set every counter to 0."},
     {"route_set_strict", route_set_strict, METH_VARARGS, "Raise instead of taking route `cpu`."},
     {"route_is_strict", route_is_strict, METH_NOARGS, "Whether strict mode is on."},
+    {"options", options, METH_NOARGS, "Every option: variable, type, default, range, value."},
+    {"options_check", options_check, METH_NOARGS,
+     "Raise for a value that the environment gives and that cannot be used."},
+    {"options_unknown", options_unknown, METH_NOARGS,
+     "Variables that begin with TORCH_FL_ and are no option."},
+    {"trace_words", trace_words, METH_NOARGS, "Categories of TORCH_FL_TRACE with their meaning."},
     {NULL, NULL, 0, NULL},
 };
 
