@@ -59,6 +59,13 @@ typedef enum fl_driver_capability {
     FL_CAP_HOST_FUNCTIONS = 1 << 2,    /* stream_host_call may touch device memory: sim, host. */
 } fl_driver_capability;
 
+/* Something that a vendor's runtime cannot do. The conformance suite expects the named case to fail
+ * and reports an unexpected pass as a failure, so that the list stays true. */
+typedef struct fl_driver_limit {
+    const char *case_name; /* As the suite prints it: "stream.priority"; NULL ends a list. */
+    const char *reason;
+} fl_driver_limit;
+
 typedef struct fl_driver {
     /* --- version 1 ------------------------------------------------------------------------- */
     uint32_t struct_size; /* sizeof(fl_driver) where the driver was compiled. */
@@ -149,6 +156,9 @@ typedef struct fl_driver {
     fl_status (*launch)(void *ctx, fl_device device, void *function, const uint32_t grid[3],
                         const uint32_t block[3], uint32_t shared_bytes, fl_native_stream stream,
                         void **arguments);
+    /* (optional) What this driver cannot do, ended by a NULL case_name; NULL: nothing to declare.
+     * Static. */
+    const fl_driver_limit *limits;
     /* --- end of version 1 ------------------------------------------------------------------- */
 } fl_driver;
 
