@@ -38,6 +38,12 @@ typedef enum fl_option_type {
       "assertions at run time, at most those compiled in: 0 none, 1 cheap, 2 internal, 3 walks")  \
     X(DRIVER_PATH, "TORCH_FL_DRIVER_PATH", STRING, NULL, 0, 0, "paths",                           \
       "colon-separated shared objects, each a driver that becomes a platform of its own")         \
+    X(VENDOR_PATH, "TORCH_FL_VENDOR_PATH", STRING, NULL, 0, 0, "directories",                     \
+      "colon-separated directories that are searched first for vendors' runtimes")                \
+    X(VENDOR_ROWS, "TORCH_FL_VENDOR_ROWS", STRING, NULL, 0, 0, "path",                            \
+      "file of rows, each a chip whose runtime has the usual shape under another prefix")         \
+    X(VENDOR_NOT_READY, "TORCH_FL_VENDOR_NOT_READY", INT, NULL, INT32_MIN, INT32_MAX, "number",   \
+      "a runtime's number for work that still runs, where its headers are not public")            \
     X(SIM_DEVICES, "TORCH_FL_SIM_DEVICES", INT, "2", 1, FL_DEVICE_MAX, "devices",                 \
       "number of devices of the platform `sim`")                                                  \
     X(SIM_MEMORY, "TORCH_FL_SIM_MEMORY", BYTES, "2G", 1 << 20, INT64_C(1) << 46, "bytes",         \
