@@ -1,0 +1,46 @@
+"""torch_fl: PyTorch's device `flagos`.
+
+Importing this package loads the core and the adapter, chooses the platform, and makes the device
+known to PyTorch as `torch.flagos`. It makes no context, prints nothing and patches nothing.
+`torch_fl.routes` says what serves each operator; `python -m torch_fl info` says what was found.
+"""
+
+import sys
+
+import torch
+
+from torch_fl import _lib
+
+_C = _lib.load()
+__version__ = _C.version
+
+
+def _register():
+    """Tell PyTorch the device's name and its module. Once a process."""
+    from torch_fl import flagos
+
+    torch.utils.rename_privateuse1_backend("flagos")
+    if not hasattr(torch, "flagos"):
+        torch._register_device_module("flagos", flagos)
+    # `import torch.flagos.amp` must find the modules that are already loaded, not load them again.
+    for name, module in vars(flagos).items():
+        if getattr(module, "__name__", None) == f"torch_fl.flagos.{name}":
+            sys.modules[f"torch.flagos.{name}"] = module
+    if not hasattr(torch.Tensor, "is_flagos"):
+        torch.utils.generate_methods_for_privateuse1_backend(
+            for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+        )
+    return flagos
+
+
+flagos = _register()
+
+from torch_fl import routes  # noqa: E402  (needs the core loaded)
+
+
+def platform():
+    """The chosen platform: {"name", "twin", "probe_order"}; "twin" is None where there is none."""
+    return _C.platform_chosen()
+
+
+__all__ = ["__version__", "flagos", "platform", "routes"]

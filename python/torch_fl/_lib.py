@@ -1,0 +1,67 @@
+"""Find and load the shared objects, and choose the platform.
+
+Every failure is an ImportError that says what is wrong and what to do about it. Loading again after
+a failure is allowed and fails in the same way.
+"""
+
+import json
+import pathlib
+
+import torch
+
+FOLDER = pathlib.Path(__file__).resolve().parent / "lib"
+ADAPTER = FOLDER / "libtorch_fl.so"
+REINSTALL = "install it again with: pip install --force-reinstall --no-deps torch-fl"
+
+
+def built_for():
+    """What the adapter was built with, as written beside it by the build."""
+    try:
+        return json.loads((FOLDER / "adapter.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ImportError(f"torch_fl's installation is incomplete ({error}); {REINSTALL}") from None
+
+
+def _check_torch():
+    wanted = built_for()["torch"].split("+")[0].split(".")
+    found = torch.__version__.split("+")[0].split(".")
+    if found[:2] != wanted[:2]:
+        minor = ".".join(wanted[:2])
+        raise ImportError(
+            f"torch_fl was built for torch {minor}, and this is torch {torch.__version__} "
+            f"({pathlib.Path(torch.__file__).parent}). Install torch {minor} with: "
+            f"pip install 'torch=={minor}.*', or build torch_fl for this torch with: "
+            f"pip install --force-reinstall --no-deps --no-binary torch-fl torch-fl"
+        )
+
+
+def _check_owner():
+    owner = torch._C._get_privateuse1_backend_name()
+    if owner not in ("privateuseone", "flagos"):
+        raise ImportError(
+            f"torch_fl cannot load beside the device '{owner}': PyTorch has room for one device of "
+            f"this kind in a process. Start Python with TORCH_DEVICE_BACKEND_AUTOLOAD=0 and import "
+            f"torch_fl before anything that loads '{owner}'."
+        )
+
+
+def load():
+    """Load the core and the adapter, choose the platform; answers the module `_C`."""
+    _check_torch()
+    _check_owner()
+    try:
+        from torch_fl import _C
+    except ImportError as error:
+        raise ImportError(f"torch_fl's core cannot be loaded: {error}; {REINSTALL}") from None
+    try:
+        torch.ops.load_library(ADAPTER)
+    except OSError as error:
+        raise ImportError(f"torch_fl's adapter cannot be loaded: {error}; {REINSTALL}") from None
+    try:
+        _C.options_check()
+        # The adapter has registered the platforms that PyTorch itself drives by now.
+        _C.platform_choose(None)
+        torch.ops.flagos._load()
+    except (RuntimeError, ValueError, LookupError) as error:
+        raise ImportError(f"torch_fl cannot start: {error}") from error
+    return _C

@@ -1,0 +1,147 @@
+"""Devices: how many, which one is current, what they are.
+
+The current device belongs to the calling thread.
+"""
+
+import torch
+
+from torch_fl import _C
+from torch_fl.flagos.lazy import _lazy_init
+
+
+def index_of(device=None, optional=True):
+    """The index that `device` means: an int, "flagos", "flagos:1", a torch.device, a `device`
+    object; None or a device without index is the current device."""
+    if isinstance(device, int):
+        return device
+    if isinstance(device, globals()["device"]):
+        return device.idx
+    if isinstance(device, str):
+        device = torch.device(device)
+    if device is not None:
+        if not isinstance(device, torch.device):
+            raise TypeError(f"a device, an index or None was expected, not {device!r}")
+        if device.type != "flagos":
+            raise ValueError(f"Expected a flagos device, but got: {device}")
+        if device.index is not None:
+            return device.index
+    if not optional:
+        raise ValueError(f"Expected a device with an index or an integer, but got: {device}")
+    return current_device()
+
+
+def is_available():
+    """Whether there is a device to use. Never raises and makes no context."""
+    try:
+        return _C.device_count() > 0
+    except Exception:
+        return False
+
+
+def device_count():
+    """Number of devices; 0 when none can be used. Makes no context."""
+    return _C.device_count()
+
+
+def current_device():
+    """Index of the calling thread's current device."""
+    _lazy_init()
+    return torch._C._accelerator_getDeviceIndex()
+
+
+def set_device(device):
+    """Make `device` the calling thread's current one; a negative index changes nothing."""
+    _lazy_init()
+    index = index_of(device)
+    if index >= 0:
+        torch._C._accelerator_setDeviceIndex(index)
+
+
+class device:
+    """Context manager that selects a device and brings the former one back, also after an
+    exception. None and negative indexes change nothing."""
+
+    def __init__(self, device):
+        self.idx = -1 if device is None else index_of(device)
+        self.prev_idx = -1
+
+    def __enter__(self):
+        if self.idx >= 0:
+            _lazy_init()
+            self.prev_idx = torch._C._accelerator_exchangeDevice(self.idx)
+
+    def __exit__(self, *exception):
+        if self.prev_idx >= 0:
+            torch._C._accelerator_setDeviceIndex(self.prev_idx)
+            self.prev_idx = -1
+        return False
+
+
+class device_of(device):
+    """Context manager that selects the device of a tensor or storage; another device's object
+    changes nothing."""
+
+    def __init__(self, obj):
+        super().__init__(obj.get_device() if obj.device.type == "flagos" else -1)
+
+
+class DeviceProperties:
+    """What the driver says of a device. Sizes are bytes; a number that it does not say is 0."""
+
+    __slots__ = (
+        "name",
+        "total_memory",
+        "major",
+        "minor",
+        "multi_processor_count",
+        "warp_size",
+        "is_integrated",
+        "uuid",
+    )
+
+    def __init__(self, **fields):
+        for name in self.__slots__:
+            object.__setattr__(self, name, fields[name])
+
+    def __setattr__(self, name, value):
+        raise AttributeError("properties of a device cannot be changed")
+
+    def __repr__(self):
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"FlagosDeviceProperties({fields})"
+
+
+def get_device_properties(device=None):
+    """Name, memory, capability and processors of a device."""
+    _lazy_init()
+    return DeviceProperties(**_C.device_properties(index_of(device)))
+
+
+def get_device_name(device=None):
+    """The device's name as its driver spells it."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device=None):
+    """(major, minor) of the compute capability."""
+    properties = get_device_properties(device)
+    if (properties.major, properties.minor) == (0, 0):
+        raise NotImplementedError(
+            f"torch.flagos.get_device_capability: '{properties.name}' (platform "
+            f"'{_C.platform_chosen()['name']}') has no compute capability"
+        )
+    return properties.major, properties.minor
+
+
+def can_device_access_peer(device, peer_device):
+    """Whether `device` can read the memory of `peer_device` without the host."""
+    _lazy_init()
+    return _C.device_can_access_peer(index_of(device), index_of(peer_device))
+
+
+def synchronize(device=None):
+    """Wait until all work of all streams of a device has run."""
+    _lazy_init()
+    index = index_of(device)
+    _C.device_check(index)
+    torch._C._accelerator_synchronizeDevice(index)

@@ -1,0 +1,75 @@
+"""Initialisation at first use, and the calls that wait for it.
+
+Nothing touches a device until somebody needs one. Seeds and generator states that are set earlier
+wait in a queue and are applied in the order in which they were given.
+"""
+
+import threading
+import traceback
+
+from torch_fl import _C
+
+_lock = threading.Lock()
+_thread = threading.local()
+_queue = []  # (kind, function, formatted stack of the caller); guarded by _lock
+_done = False
+
+
+def _is_in_bad_fork():
+    """Whether this process was forked from one that had initialised the device already."""
+    return _C.device_in_bad_fork()
+
+
+def is_initialized():
+    """Whether the device has been initialised in this process."""
+    return _done and not _C.device_in_bad_fork()
+
+
+def init():
+    """Initialise the device now, which its first use would do as well. Idempotent."""
+    _lazy_init()
+
+
+def _lazy_init():
+    global _done
+    if is_initialized() or getattr(_thread, "inside", False):
+        return
+    with _lock:
+        if is_initialized():
+            return
+        if _C.device_in_bad_fork():
+            raise RuntimeError(
+                "Cannot re-initialize flagos in forked subprocess. To use flagos with "
+                "multiprocessing, you must use the 'spawn' start method"
+            )
+        _C.device_init()
+        # Queued calls come back here through the functions that they use.
+        _thread.inside = True
+        try:
+            while _queue:
+                _, function, stack = _queue.pop(0)
+                try:
+                    function()
+                except Exception as error:
+                    raise RuntimeError(
+                        f"a call that waited for flagos to initialise failed: {error}\n\n"
+                        f"It was made here:\n\n{''.join(stack)}"
+                    ) from error
+        finally:
+            _thread.inside = False
+        _done = True
+
+
+def _lazy_call(function, kind=None):
+    """Run `function` now or at initialisation. A later call of the kind "seed_all" makes earlier
+    seeds pointless, and one of the kind "seed" earlier ones of its own kind."""
+    if getattr(_thread, "inside", False) or is_initialized():
+        function()
+        return
+    with _lock:
+        if not is_initialized():
+            replaced = {"seed_all": ("seed", "seed_all"), "seed": ("seed",)}.get(kind, ())
+            _queue[:] = [entry for entry in _queue if entry[0] not in replaced]
+            _queue.append((kind, function, traceback.format_stack()[:-1]))
+            return
+    function()
