@@ -1,0 +1,126 @@
+/*
+ * library.c: finds and opens a vendor's runtime. Relies on base/dl.h for the opening and on
+ * fl/debug.h for the environment; must not know which vendors exist.
+ */
+#define _GNU_SOURCE /* strdup */
+#include "driver/library.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fl/debug.h"
+
+enum { MAX_CANDIDATES = 128, MAX_PATH = 1024 };
+
+/* Names are copies; the one that was opened is kept, because the handle refers to it. */
+typedef struct candidates {
+    const char *names[MAX_CANDIDATES];
+    size_t count;
+} candidates;
+
+/* What does not fit is not tried: that many places are a mistake of the caller's. */
+static void add(candidates *list, const char *name) {
+    char *copy = list->count < MAX_CANDIDATES ? strdup(name) : NULL;
+    if (copy) {
+        list->names[list->count++] = copy;
+    }
+}
+
+/* Adds "directory/inner/name", without `inner` where that is "", if there is such a file. */
+static void add_path(candidates *list, const char *directory, size_t length, const char *inner,
+                     const char *name) {
+    char path[MAX_PATH];
+    int bytes = snprintf(path, sizeof(path), "%.*s/%s%s%s", (int)length, directory, inner,
+                         *inner ? "/" : "", name);
+    if (bytes < (int)sizeof(path) && access(path, F_OK) == 0) {
+        add(list, path);
+    }
+}
+
+/* --- directories that begin with an environment variable -------------------------------------- */
+
+typedef struct root {
+    char value[512];
+} root;
+
+static void keep_root(void *user, const char *rest, const char *value) {
+    root *out = user;
+    if (*rest == '\0') { /* Longer names that begin alike are others. */
+        (void)snprintf(out->value, sizeof(out->value), "%s", value);
+    }
+}
+
+/* "$NAME/lib" to "/opt/name/lib"; false where the variable is not set. */
+static bool expand(const char *directory, char *out, size_t size) {
+    if (*directory != '$') {
+        return snprintf(out, size, "%s", directory) < (int)size;
+    }
+    size_t length = strcspn(directory, "/");
+    char variable[64];
+    if (length > sizeof(variable)) {
+        return false;
+    }
+    memcpy(variable, directory + 1, length - 1);
+    variable[length - 1] = '\0';
+    root found = {.value = ""};
+    fl_options_each_with_prefix(variable, keep_root, &found);
+    return found.value[0] != '\0' &&
+           snprintf(out, size, "%s%s", found.value, directory + length) < (int)size;
+}
+
+/* --- the search ------------------------------------------------------------------------------- */
+
+static void add_vendor_path(candidates *list, const fl__library_search *search) {
+    const char *path = fl_option_string(FL_OPT_VENDOR_PATH);
+    while (path && *path) {
+        size_t length = strcspn(path, ":");
+        for (size_t i = 0; length && i < search->max_names && search->names[i]; i++) {
+            add_path(list, path, length, "", search->names[i]);
+            add_path(list, path, length, search->platform, search->names[i]);
+        }
+        path += length + (path[length] == ':');
+    }
+}
+
+static void add_names(candidates *list, const fl__library_search *search) {
+    for (size_t i = 0; i < search->max_names && search->names[i]; i++) {
+        add(list, search->names[i]);
+    }
+}
+
+static void add_directories(candidates *list, const fl__library_search *search) {
+    for (size_t d = 0; d < search->max_directories && search->directories[d]; d++) {
+        char directory[MAX_PATH];
+        if (!expand(search->directories[d], directory, sizeof(directory))) {
+            continue;
+        }
+        for (size_t i = 0; i < search->max_names && search->names[i]; i++) {
+            add_path(list, directory, strlen(directory), "", search->names[i]);
+        }
+    }
+}
+
+fl_status fl__library_open(const fl__library_search *search, fl__dl *out_dl) {
+    candidates list = {.count = 0};
+    add_vendor_path(&list, search);
+    if (list.count == 0 && search->directories_first) {
+        add_directories(&list, search);
+        add_names(&list, search);
+    } else if (list.count == 0) {
+        add_names(&list, search);
+        add_directories(&list, search);
+    }
+    fl_status status = fl__dl_open(list.names, list.count, out_dl);
+    if (status == FL_OK) {
+        fl_trace(FL_TRACE_DRIVER, "%s: %s%s", search->platform, out_dl->name,
+                 out_dl->was_loaded ? " (loaded before, shared)" : "");
+    }
+    for (size_t i = 0; i < list.count; i++) {
+        if (status != FL_OK || list.names[i] != out_dl->name) {
+            free((void *)(uintptr_t)list.names[i]);
+        }
+    }
+    return status;
+}

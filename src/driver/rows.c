@@ -1,0 +1,401 @@
+/*
+ * rows.c: reads rows of cudalike.h from a text.
+ *
+ * A line is "[name]", which begins a row, "key = value", a comment after '#', or empty. A mistake
+ * is an error with file and line, never ignored. Must not know any vendor.
+ */
+#define _GNU_SOURCE /* strndup */
+#include "driver/rows.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/thread.h"
+#include "fl/debug.h"
+
+/* A row with its platform, in the order of the text. */
+typedef struct parsed {
+    struct parsed *next;
+    fl__cudalike_row row;
+    fl_platform platform;
+    int line; /* Where it began. */
+} parsed;
+
+typedef struct reader {
+    const char *file;
+    int line;
+    parsed *first, **end, *current;
+} reader;
+
+static fl_status wrong(const reader *r, const char *what, const char *word) {
+    return fl_fail(FL_INVALID_ARGUMENT, "%s:%d: %s%s%s%s", r->file, r->line, what,
+                   word ? " \"" : "", word ? word : "", word ? "\"" : "");
+}
+
+/* --- words ------------------------------------------------------------------------------------ */
+
+static char *skip_spaces(char *text) {
+    return text + strspn(text, " \t\r");
+}
+
+static void cut_trailing_spaces(char *text) {
+    size_t length = strlen(text);
+    while (length && strchr(" \t\r", text[length - 1])) {
+        text[--length] = '\0';
+    }
+}
+
+/* Cuts the first word off, NULL at the end. */
+static char *next_word(char **text) {
+    char *word = skip_spaces(*text);
+    if (!*word) {
+        return NULL;
+    }
+    char *end = word + strcspn(word, " \t\r");
+    *text = *end ? end + 1 : end;
+    *end = '\0';
+    return word;
+}
+
+static fl_status read_number(const reader *r, const char *word, int32_t *out) {
+    char *end = NULL;
+    errno = 0;
+    long number = word ? strtol(word, &end, 0) : 0;
+    if (!word || !*word || *end || errno || number < INT32_MIN || number > INT32_MAX) {
+        return wrong(r, "expected a number, found", word ? word : "");
+    }
+    *out = (int32_t)number;
+    return FL_OK;
+}
+
+/* --- values ----------------------------------------------------------------------------------- */
+
+/* A list of names, which may be given in several lines. */
+static fl_status read_list(const reader *r, char *value, const char **list, size_t max) {
+    size_t count = 0;
+    while (count < max && list[count]) {
+        count++;
+    }
+    for (char *word; (word = next_word(&value));) {
+        if (count == max) {
+            return wrong(r, "there is no room for", word);
+        }
+        list[count++] = word;
+    }
+    return FL_OK;
+}
+
+static fl_status read_rename(const reader *r, char *value, bool drop) {
+    fl__cudalike_row *row = &r->current->row;
+    char *usual = next_word(&value), *own = drop ? NULL : next_word(&value);
+    if (!usual || (!drop && !own) || next_word(&value)) {
+        return wrong(r, drop ? "drop takes one suffix" : "rename takes two suffixes", NULL);
+    }
+    for (int i = 0; i < FL__ROW_RENAMES; i++) {
+        if (!row->renames[i].usual) {
+            row->renames[i].usual = usual;
+            row->renames[i].own = drop ? "" : own;
+            return FL_OK;
+        }
+    }
+    return wrong(r, "there is no room for", usual);
+}
+
+/* "10007 out of memory" */
+static fl_status read_error(const reader *r, char *value) {
+    fl__cudalike_row *row = &r->current->row;
+    int32_t code;
+    FL_TRY(read_number(r, next_word(&value), &code));
+    char *name = skip_spaces(value);
+    int status = FL_OK + 1;
+    while (status < FL_STATUS_COUNT && strcmp(fl_status_name((fl_status)status), name) != 0) {
+        status++;
+    }
+    if (!code || status == FL_STATUS_COUNT) {
+        return wrong(r, code ? "no status is called" : "0 is no error, found", name);
+    }
+    for (int i = 0; i < FL__ROW_ERRORS; i++) {
+        if (!row->errors[i].code) {
+            row->errors[i].code = code;
+            row->errors[i].status = (fl_status)status;
+            return FL_OK;
+        }
+    }
+    return wrong(r, "there is no room for", name);
+}
+
+/* "stream.priority the runtime has one" */
+static fl_status read_limit(const reader *r, char *value) {
+    fl__cudalike_row *row = &r->current->row;
+    char *name = next_word(&value), *reason = skip_spaces(value);
+    if (!name || !*reason) {
+        return wrong(r, "limit takes a case and a reason", NULL);
+    }
+    for (int i = 0; i < FL__ROW_LIMITS - 1; i++) { /* The last one ends the list. */
+        if (!row->limits[i].case_name) {
+            row->limits[i] = (fl_driver_limit){.case_name = name, .reason = reason};
+            return FL_OK;
+        }
+    }
+    return wrong(r, "there is no room for", name);
+}
+
+static fl_status read_quirk(const reader *r, const char *value) {
+    static const struct {
+        const char *word;
+        uint32_t bit;
+    } quirks[] = {
+        {"peer_copy_waits", FL__QUIRK_PEER_COPY_WAITS},
+        {"host_flags_are_zero", FL__QUIRK_HOST_FLAGS_ARE_ZERO},
+        {"directories_first", FL__QUIRK_DIRECTORIES_FIRST},
+    };
+    for (size_t i = 0; i < sizeof(quirks) / sizeof(quirks[0]); i++) {
+        if (strcmp(quirks[i].word, value) == 0) {
+            r->current->row.quirks |= quirks[i].bit;
+            return FL_OK;
+        }
+    }
+    return wrong(r, "no quirk is called", value);
+}
+
+static fl_status read_key(const reader *r, const char *key, char *value) {
+    fl__cudalike_row *row = &r->current->row;
+    const struct {
+        const char *key;
+        const char **text;
+    } texts[] = {
+        {"maker", &row->maker},
+        {"prefix", &row->prefix},
+        {"module_prefix", &row->module_prefix},
+    };
+    const struct {
+        const char *key;
+        int32_t *number;
+    } numbers[] = {
+        {"min_version", &row->min_version},
+        {"properties_total", &row->properties_total},
+        {"properties_uuid", &row->properties_uuid},
+        {"attribute_major", &row->attributes.major},
+        {"attribute_minor", &row->attributes.minor},
+        {"attribute_processors", &row->attributes.processors},
+        {"attribute_warp", &row->attributes.warp},
+        {"attribute_integrated", &row->attributes.integrated},
+        {"probe_order", &r->current->platform.probe_order},
+    };
+    const struct {
+        const char *key;
+        const char **list;
+        size_t max;
+    } lists[] = {
+        {"libraries", row->libraries, FL__ROW_LIBRARIES},
+        {"module_libraries", row->module_libraries, FL__ROW_LIBRARIES},
+        {"directories", row->directories, FL__ROW_DIRECTORIES},
+    };
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        if (strcmp(texts[i].key, key) == 0) {
+            *texts[i].text = value;
+            return FL_OK;
+        }
+    }
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        if (strcmp(numbers[i].key, key) == 0) {
+            return read_number(r, value, numbers[i].number);
+        }
+    }
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        if (strcmp(lists[i].key, key) == 0) {
+            return read_list(r, value, lists[i].list, lists[i].max);
+        }
+    }
+    if (strcmp(key, "rename") == 0 || strcmp(key, "drop") == 0) {
+        return read_rename(r, value, *key == 'd');
+    }
+    if (strcmp(key, "error") == 0) {
+        return read_error(r, value);
+    }
+    if (strcmp(key, "limit") == 0) {
+        return read_limit(r, value);
+    }
+    if (strcmp(key, "quirk") == 0) {
+        return read_quirk(r, value);
+    }
+    return wrong(r, "no key is called", key);
+}
+
+/* --- lines ------------------------------------------------------------------------------------ */
+
+static fl_status begin_row(reader *r, char *text) {
+    size_t length = strcspn(text, "]");
+    if (text[length] != ']' || *skip_spaces(text + length + 1)) {
+        return wrong(r, "expected [name], found [", text);
+    }
+    text[length] = '\0';
+    if (!length || strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-_") != length) {
+        return wrong(r, "a name is made of small letters, digits, '-' and '_', found", text);
+    }
+    parsed *row = calloc(1, sizeof(*row));
+    if (!row) {
+        return fl_fail(FL_OUT_OF_MEMORY, "%s:%d: no memory for a row", r->file, r->line);
+    }
+    row->line = r->line;
+    row->row = (fl__cudalike_row){
+        .name = text,
+        .properties_total = -1,
+        .properties_uuid = -1,
+        .attributes = {.major = -1, .minor = -1, .processors = -1, .warp = -1, .integrated = -1},
+    };
+    row->platform = (fl_platform){
+        .name = text,
+        .twin = FL_TWIN_NONE,
+        .probe_order = 50,
+        .probe = fl__cudalike_probe,
+        .open = fl__cudalike_open,
+        .data = &row->row,
+    };
+    r->current = row;
+    *r->end = row;
+    r->end = &row->next;
+    return FL_OK;
+}
+
+static fl_status read_line(reader *r, char *line) {
+    line[strcspn(line, "#")] = '\0';
+    cut_trailing_spaces(line);
+    line = skip_spaces(line);
+    if (!*line) {
+        return FL_OK;
+    }
+    if (*line == '[') {
+        return begin_row(r, line + 1);
+    }
+    char *value = strchr(line, '=');
+    if (!value) {
+        return wrong(r, "expected key = value, found", line);
+    }
+    *value = '\0';
+    value = skip_spaces(value + 1);
+    cut_trailing_spaces(line);
+    if (!r->current) {
+        return wrong(r, "before a [name] there is no place for", line);
+    }
+    return *value ? read_key(r, line, value) : wrong(r, "there is no value for", line);
+}
+
+enum { STRUCT_ROOM = 4096 }; /* Of the properties struct, see cudalike_memory.c. */
+
+static fl_status check_row(reader *r, parsed *p) {
+    r->line = p->line;
+    if (!p->row.prefix || !p->row.libraries[0]) {
+        return wrong(r, p->row.prefix ? "libraries are missing for" : "prefix is missing for",
+                     p->row.name);
+    }
+    if (p->row.properties_total > STRUCT_ROOM - 8 || p->row.properties_uuid > STRUCT_ROOM - 16) {
+        return wrong(r, "an offset lies outside of the properties of", p->row.name);
+    }
+    if (!p->row.maker) {
+        p->row.maker = p->row.name;
+    }
+    return FL_OK;
+}
+
+fl_status fl__rows_parse(const char *text, size_t bytes, const char *file,
+                         fl_status (*take)(const fl_platform *platform)) {
+    reader r = {.file = file, .line = 0, .first = NULL, .current = NULL};
+    r.end = &r.first;
+    fl_status status = FL_OK;
+    /* Rows refer to it; kept with them. A zero byte ends the text. */
+    char *copy = strndup(text, bytes);
+    if (!copy) {
+        return fl_fail(FL_OUT_OF_MEMORY, "%s: no memory for %zu bytes", file, bytes);
+    }
+    for (char *line = copy, *next; line && status == FL_OK; line = next) {
+        next = strchr(line, '\n');
+        if (next) {
+            *next++ = '\0';
+        }
+        r.line++;
+        status = read_line(&r, line);
+    }
+    for (parsed *p = r.first; p && status == FL_OK; p = p->next) {
+        status = check_row(&r, p);
+    }
+    if (status != FL_OK || !r.first) {
+        goto fail;
+    }
+    for (parsed *p = r.first; p && status == FL_OK; p = p->next) {
+        status = take(&p->platform);
+    }
+    return status;
+
+fail:
+    for (parsed *p = r.first, *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
+    free(copy);
+    return status;
+}
+
+/* --- the file of the option ------------------------------------------------------------------- */
+
+enum { MAX_FILE = 1 << 20, MAX_ROWS = 16 };
+
+static const fl_platform *rows[MAX_ROWS];
+static size_t row_count;
+static const char *loaded_file; /* The option's text, which is kept by the options. */
+static fl__mutex lock = FL__MUTEX_INIT;
+
+static fl_status keep(const fl_platform *platform) {
+    if (row_count == MAX_ROWS) {
+        return fl_fail(FL_OUT_OF_RANGE, "%s: more than %d rows", platform->name, MAX_ROWS);
+    }
+    rows[row_count++] = platform;
+    return FL_OK;
+}
+
+static fl_status read_file(const char *path) {
+    FILE *file = fopen(path, "rb");
+    char *text = malloc(MAX_FILE);
+    size_t bytes = file && text ? fread(text, 1, MAX_FILE, file) : 0;
+    fl_status status;
+    if (!file || ferror(file)) {
+        status = fl_fail(FL_UNAVAILABLE, "%s: %s", path, strerror(errno));
+    } else if (!text) {
+        status = fl_fail(FL_OUT_OF_MEMORY, "%s: no memory to read it", path);
+    } else if (bytes == MAX_FILE) {
+        status = fl_fail(FL_INVALID_ARGUMENT, "%s: longer than %d bytes", path, MAX_FILE);
+    } else {
+        status = fl__rows_parse(text, bytes, path, keep);
+    }
+    free(text);
+    if (file) {
+        (void)fclose(file);
+    }
+    return status;
+}
+
+fl_status fl__rows_load(fl_status (*take)(const fl_platform *platform)) {
+    const char *path = fl_option_string(FL_OPT_VENDOR_ROWS);
+    if (!path) {
+        return FL_OK;
+    }
+    fl_status status = FL_OK;
+    fl__lock(&lock);
+    if (!loaded_file || strcmp(loaded_file, path) != 0) {
+        row_count = 0;
+        status = read_file(path);
+        loaded_file = status == FL_OK ? path : NULL;
+    }
+    if (status != FL_OK) {
+        status = fl_fail_context(status, "TORCH_FL_VENDOR_ROWS: ");
+        fl_trace(FL_TRACE_DRIVER, "%s", fl_last_message());
+    }
+    for (size_t i = 0; i < row_count && status == FL_OK; i++) {
+        status = take(rows[i]);
+    }
+    fl__unlock(&lock);
+    return status;
+}
