@@ -11,7 +11,7 @@ import torch
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "lib"
 ADAPTER = FOLDER / "libtorch_fl.so"
-REINSTALL = "install it again with: pip install --force-reinstall --no-deps torch-fl"
+REINSTALL = "install torch_fl again (in its source folder: make build, or pip install .)"
 
 
 def built_for():
@@ -30,8 +30,8 @@ def _check_torch():
         raise ImportError(
             f"torch_fl was built for torch {minor}, and this is torch {torch.__version__} "
             f"({pathlib.Path(torch.__file__).parent}). Install torch {minor} with: "
-            f"pip install 'torch=={minor}.*', or build torch_fl for this torch with: "
-            f"pip install --force-reinstall --no-deps --no-binary torch-fl torch-fl"
+            f"pip install 'torch=={minor}.*', or build torch_fl for this torch (in its source folder: "
+            f"make build, or pip install .)"
         )
 
 

@@ -1,0 +1,122 @@
+# What a person does with this source. Each target says what it does; `make help` lists them.
+# Everything is installed into .venv and built in build/; nothing else of the machine is touched.
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+VENV := .venv
+PY := $(VENV)/bin/python
+CMAKE := $(VENV)/bin/cmake
+NATIVE := build/native
+SAY := @printf '== %s\n'
+
+.DELETE_ON_ERROR:
+.PHONY: help build native demo test test-full test-cuda bench clean \
+	check-rules check-format check-exports test-c test-asan test-tsan test-python
+
+help:
+	@echo "make build      set up .venv and build and install torch_fl there"
+	@echo "make demo       build, then sentence embeddings on flagos and on its twin"
+	@echo "make test       build, then every check and test, the large ones sampled"
+	@echo "make test-full  the same without sampling"
+	@echo "make test-cuda  the tests that need a CUDA device"
+	@echo "make bench      figures of bench/ on this machine"
+	@echo "make clean      remove build/ and what it installed; .venv stays"
+
+# --- set-up and build ------------------------------------------------------------------------------
+
+$(VENV)/.made:
+	$(SAY) "set-up: looking for a compiler and Python's headers"
+	@tools/check_system $(PYTHON)
+	$(SAY) "set-up: making $(VENV)"
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.packages: $(VENV)/.made requirements.txt requirements-dev.txt
+	$(SAY) "set-up: installing pinned packages (about 5 GB the first time)"
+	@$(PY) -m pip install --disable-pip-version-check --progress-bar off -r requirements-dev.txt \
+		| grep -v '^Requirement already satisfied' || test $${PIPESTATUS[0]} -eq 0
+	@touch $@
+
+# The package in place: Python files of this folder, shared objects from the build below.
+$(VENV)/.package: $(VENV)/.packages pyproject.toml tools/build_backend.py
+	$(SAY) "set-up: installing the package in place"
+	@$(PY) -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(NATIVE)/.configured: $(VENV)/.packages
+	$(SAY) "build: configuring $(NATIVE)"
+	@$(CMAKE) -S . -B $(NATIVE) -G Ninja --log-level=STATUS \
+		-DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja -DPython_EXECUTABLE=$(CURDIR)/$(PY) \
+		-DFL_REQUIRE_PYTHON=ON > $(NATIVE).log 2>&1 || { cat $(NATIVE).log; exit 1; }
+	@touch $@
+
+native: $(NATIVE)/.configured
+	$(SAY) "build: compiling what changed"
+	@$(CMAKE) --build $(NATIVE) -j $(JOBS)
+	@$(CMAKE) --install $(NATIVE) --prefix python > $(NATIVE).log || { cat $(NATIVE).log; exit 1; }
+
+build: native $(VENV)/.package
+
+demo: build
+	$(SAY) "demo: MiniLM on flagos and on its twin"
+	@$(PY) -m torch_fl demo
+
+# --- checks and tests ------------------------------------------------------------------------------
+
+test: build check-rules check-format check-exports test-c test-asan test-tsan test-python
+	$(SAY) "test: everything passed"
+
+test-full: PYTEST_OPTIONS += --full
+test-full: test
+
+check-rules:
+	$(SAY) "check: include rules and house rules"
+	@tools/rules
+
+check-format:
+	$(SAY) "check: clang-format"
+	@tools/check_format
+
+check-exports: build
+	$(SAY) "check: exported symbols begin with fl_"
+	@tools/check_exports python/torch_fl/lib/libflagos.so python/torch_fl/lib/libtorch_fl.so
+
+# One build of the core and its tests a kind of sanitizer; the Python parts are left out there.
+define c_tests
+	@$(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+		-DFL_BUILD_PYTHON=OFF -DFL_SANITIZE=$(2) -DTORCH_FL_DEBUG=$(3) > build/$(1).log 2>&1 \
+		|| { cat build/$(1).log; exit 1; }
+	@$(CMAKE) --build build/$(1) -j $(JOBS)
+	@$(VENV)/bin/ctest --test-dir build/$(1) --output-on-failure
+endef
+
+test-c: $(VENV)/.packages
+	$(SAY) "test: the core in C"
+	$(call c_tests,plain,,2)
+
+test-asan: $(VENV)/.packages
+	$(SAY) "test: the core in C under the address and undefined-behaviour sanitizers"
+	$(call c_tests,asan,address$(comma)undefined,3)
+
+test-tsan: $(VENV)/.packages
+	$(SAY) "test: the core in C under the thread sanitizer"
+	$(call c_tests,tsan,thread,2)
+
+test-python: build
+	$(SAY) "test: PyTorch on flagos"
+	@$(PY) -m pytest $(PYTEST_OPTIONS) tests/torch
+
+test-cuda: build
+	$(SAY) "test: PyTorch on flagos, platform cuda"
+	@TORCH_FL_PLATFORM=cuda $(PY) -m pytest $(PYTEST_OPTIONS) tests/torch
+
+bench: build
+	$(SAY) "bench: figures on this machine"
+	@set -e; for script in bench/torch/*.py; do echo "-- $$script"; $(PY) $$script; done
+
+clean:
+	$(SAY) "clean: removing build/ and what it installed"
+	@rm -rf build python/torch_fl/lib python/torch_fl/_C.abi3.so
+
+comma := ,
+SHELL := /bin/bash

@@ -1,0 +1,27 @@
+"""python -m torch_fl: what was found, and the demonstration."""
+
+import argparse
+import sys
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m torch_fl", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    info = commands.add_parser(
+        "info", help="platforms found and why each other one was not, versions, devices, memory"
+    )
+    info.add_argument("--json", action="store_true", help="print it as JSON")
+    demo = commands.add_parser(
+        "demo", help="sentence embeddings on flagos and on its twin: compared bit by bit and timed"
+    )
+    demo.add_argument("--rounds", type=int, default=5, help="rounds of timing (default: 5)")
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "info":
+        from torch_fl import _info as command
+    else:
+        from torch_fl import _demo as command
+    return command.run(chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
