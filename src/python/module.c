@@ -1,27 +1,27 @@
 /*
  * module.c: torch_fl._C, what Python sees of libflagos.
  *
- * Platforms, devices, routes and their counters, as plain Python values. Written for CPython's
- * limited API of 3.10, so one build serves every later version. Knows no torch: tensors, streams
- * and memory statistics reach Python through PyTorch's own interfaces and the adapter's operators.
- * Calls that may wait for a driver let go of the interpreter's lock.
+ * Platforms, devices and options, as plain Python values; routes are in routes.c. Written for
+ * CPython's limited API of 3.10, so one build serves every later version. Knows no torch: tensors,
+ * streams and memory statistics reach Python through PyTorch's own interfaces and the adapter's
+ * operators. Calls that may wait for a driver let go of the interpreter's lock.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "fl/debug.h"
 #include "fl/device.h"
-#include "fl/route.h"
 #include "fl/stream.h"
+#include "module.h"
 
-/* Raise for `status` with the library's own sentence; always answers NULL. The classes are those
- * that torch.cuda raises, or their bases, so that existing handlers keep working. */
-static PyObject *raise_status(fl_status status) {
+/* The classes are those that torch.cuda raises, or their bases, so that existing handlers keep
+ * working. */
+PyObject *py_raise_status(fl_status status) {
     PyObject *kind = PyExc_RuntimeError;
     if (status == FL_INVALID_ARGUMENT) {
         kind = PyExc_ValueError;
     } else if (status == FL_NOT_FOUND) {
-        kind = PyExc_KeyError;
+        kind = PyExc_LookupError; /* KeyError would print its message quoted. */
     } else if (status == FL_NOT_SUPPORTED) {
         kind = PyExc_NotImplementedError; /* A RuntimeError too. */
     }
@@ -70,7 +70,7 @@ static PyObject *platform_choose(PyObject *self, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS;
     status = fl_platform_choose(name, &platform);
     Py_END_ALLOW_THREADS;
-    return status ? raise_status(status) : platform_dict(platform);
+    return status ? py_raise_status(status) : platform_dict(platform);
 }
 
 static PyObject *platform_chosen(PyObject *self, PyObject *unused) {
@@ -120,7 +120,7 @@ static PyObject *device_init(PyObject *self, PyObject *unused) {
     status = fl_device_init();
     Py_END_ALLOW_THREADS;
     if (status) {
-        return raise_status(status);
+        return py_raise_status(status);
     }
     Py_RETURN_NONE;
 }
@@ -155,7 +155,7 @@ static PyObject *device_check(PyObject *self, PyObject *args) {
     }
     fl_status status = fl_device_check(device);
     if (status) {
-        return raise_status(status);
+        return py_raise_status(status);
     }
     Py_RETURN_NONE;
 }
@@ -172,7 +172,7 @@ static PyObject *device_properties(PyObject *self, PyObject *args) {
     status = fl_device_get_properties(device, &p);
     Py_END_ALLOW_THREADS;
     if (status) {
-        return raise_status(status);
+        return py_raise_status(status);
     }
     return Py_BuildValue("{s:s,s:K,s:i,s:i,s:i,s:i,s:O,s:s}", "name", p->name, "total_memory",
                          (unsigned long long)p->total_memory, "major", (int)p->major, "minor",
@@ -189,7 +189,7 @@ static PyObject *device_can_access_peer(PyObject *self, PyObject *args) {
     }
     bool can = false;
     fl_status status = fl_device_can_access_peer(device, peer, &can);
-    return status ? raise_status(status) : PyBool_FromLong(can);
+    return status ? py_raise_status(status) : PyBool_FromLong(can);
 }
 
 static PyObject *device_memory_info(PyObject *self, PyObject *args) {
@@ -204,7 +204,7 @@ static PyObject *device_memory_info(PyObject *self, PyObject *args) {
     status = fl_device_memory_info(device, &free_bytes, &total_bytes);
     Py_END_ALLOW_THREADS;
     if (status) {
-        return raise_status(status);
+        return py_raise_status(status);
     }
     return Py_BuildValue("(KK)", (unsigned long long)free_bytes, (unsigned long long)total_bytes);
 }
@@ -217,159 +217,7 @@ static PyObject *stream_priority_range(PyObject *self, PyObject *args) {
     }
     int32_t least = 0, greatest = 0;
     fl_status status = fl_stream_priority_range(device, &least, &greatest);
-    return status ? raise_status(status) : Py_BuildValue("(ii)", (int)least, (int)greatest);
-}
-
-/* --- routes ---------------------------------------------------------------------------------- */
-
-/* A slot that must exist; answers NULL with an exception set. */
-static fl_slot *slot_named(const char *name) {
-    fl_slot *slot = fl_slot_find(name);
-    if (!slot) {
-        PyErr_Format(PyExc_KeyError,
-                     "no operator '%s' runs on this device; operators are named with namespace and "
-                     "overload, as in 'aten::add.Tensor' (see torch_fl.routes.operators())",
-                     name);
-    }
-    return slot;
-}
-
-static PyObject *route_words(PyObject *self, PyObject *unused) {
-    (void)self;
-    (void)unused;
-    PyObject *words = PyTuple_New(FL_ROUTE_COUNT);
-    for (int kind = 0; words && kind < FL_ROUTE_COUNT; kind++) {
-        PyObject *word = PyUnicode_FromString(fl_route_word((fl_route_kind)kind));
-        if (!word || PyTuple_SetItem(words, kind, word) != 0) {
-            Py_CLEAR(words);
-        }
-    }
-    return words;
-}
-
-static PyObject *route_names(PyObject *self, PyObject *unused) {
-    (void)self;
-    (void)unused;
-    uint32_t count = fl_slot_count();
-    PyObject *names = PyList_New(0);
-    for (uint32_t i = 0; names && i < count; i++) {
-        PyObject *name = PyUnicode_FromString(fl_slot_at(i)->name);
-        if (!name || PyList_Append(names, name) != 0) {
-            Py_CLEAR(names);
-        }
-        Py_XDECREF(name);
-    }
-    return names;
-}
-
-static const char *chosen_word(const fl_route *route) {
-    return route ? fl_route_word(route->kind) : NULL;
-}
-
-/* (name, chosen word or None, initial word or None, bits of the possible kinds, calls by kind,
- * bytes and nanoseconds of the `cpu` route). */
-static PyObject *slot_tuple(const fl_slot *slot) {
-    fl_route_counts counts;
-    fl_slot_counts(slot, &counts);
-    PyObject *calls = PyTuple_New(FL_ROUTE_COUNT);
-    unsigned possible = 0;
-    for (int kind = 0; calls && kind < FL_ROUTE_COUNT; kind++) {
-        possible |= slot->routes[kind] ? 1u << kind : 0u;
-        PyObject *number = PyLong_FromUnsignedLongLong(counts.calls[kind]);
-        if (!number || PyTuple_SetItem(calls, kind, number) != 0) {
-            Py_CLEAR(calls);
-        }
-    }
-    if (!calls) {
-        return NULL;
-    }
-    return Py_BuildValue("(szzINKK)", slot->name, chosen_word(fl_slot_route(slot)),
-                         chosen_word(slot->initial), possible, calls,
-                         (unsigned long long)counts.cpu_bytes, (unsigned long long)counts.cpu_ns);
-}
-
-static PyObject *route_get(PyObject *self, PyObject *args) {
-    (void)self;
-    const char *name;
-    if (!PyArg_ParseTuple(args, "s:route_get", &name)) {
-        return NULL;
-    }
-    fl_slot *slot = slot_named(name);
-    return slot ? slot_tuple(slot) : NULL;
-}
-
-static PyObject *route_table(PyObject *self, PyObject *unused) {
-    (void)self;
-    (void)unused;
-    uint32_t count = fl_slot_count();
-    PyObject *table = PyList_New(0);
-    for (uint32_t i = 0; table && i < count; i++) {
-        PyObject *row = slot_tuple(fl_slot_at(i));
-        if (!row || PyList_Append(table, row) != 0) {
-            Py_CLEAR(table);
-        }
-        Py_XDECREF(row);
-    }
-    return table;
-}
-
-static PyObject *route_choose(PyObject *self, PyObject *args) {
-    (void)self;
-    const char *name, *word;
-    if (!PyArg_ParseTuple(args, "ss:route_choose", &name, &word)) {
-        return NULL;
-    }
-    fl_slot *slot = slot_named(name);
-    if (!slot) {
-        return NULL;
-    }
-    fl_route_kind kind;
-    if (fl_route_from_word(word, &kind)) {
-        PyErr_SetString(PyExc_ValueError, fl_last_message());
-        return NULL;
-    }
-    fl_status status = fl_slot_choose(slot, kind);
-    if (status) {
-        return raise_status(status);
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *route_reset(PyObject *self, PyObject *args) {
-    (void)self;
-    const char *name;
-    if (!PyArg_ParseTuple(args, "s:route_reset", &name)) {
-        return NULL;
-    }
-    fl_slot *slot = slot_named(name);
-    if (!slot) {
-        return NULL;
-    }
-    fl_slot_reset(slot);
-    Py_RETURN_NONE;
-}
-
-static PyObject *route_counts_reset(PyObject *self, PyObject *unused) {
-    (void)self;
-    (void)unused;
-    fl_route_counts_reset();
-    Py_RETURN_NONE;
-}
-
-static PyObject *route_set_strict(PyObject *self, PyObject *args) {
-    (void)self;
-    int strict;
-    if (!PyArg_ParseTuple(args, "p:route_set_strict", &strict)) {
-        return NULL;
-    }
-    fl_route_set_strict(strict != 0);
-    Py_RETURN_NONE;
-}
-
-static PyObject *route_is_strict(PyObject *self, PyObject *unused) {
-    (void)self;
-    (void)unused;
-    return PyBool_FromLong(fl_route_is_strict());
+    return status ? py_raise_status(status) : Py_BuildValue("(ii)", (int)least, (int)greatest);
 }
 
 /* --- options --------------------------------------------------------------------------------- */
@@ -413,7 +261,7 @@ static PyObject *options_check(PyObject *self, PyObject *unused) {
     (void)unused;
     fl_status status = fl_options_check();
     if (status) {
-        return raise_status(status);
+        return py_raise_status(status);
     }
     Py_RETURN_NONE;
 }
