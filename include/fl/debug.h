@@ -50,6 +50,10 @@ typedef enum fl_option_type {
       "memory of each device of the platform `sim`")                                              \
     X(SIM_DELAY_US, "TORCH_FL_SIM_DELAY_US", INT, "0", 0, 1000000, "microseconds",                \
       "upper bound of the random delay before each task of a `sim` stream")                       \
+    X(ALLOC_CONF, "PYTORCH_ALLOC_CONF", STRING, NULL, 0, 0, "settings",                           \
+      "settings of the device cache, in the grammar that torch.cuda has for them")                \
+    X(MEMORY_POISON, "TORCH_FL_MEMORY_POISON", BOOL, "0", 0, 1, "",                               \
+      "fill freed device memory with 0xFF, so that a use after free shows as NaN")                \
     X(LOG_FALLBACK, "FLAGOS_LOG_FALLBACK", BOOL, "0", 0, 1, "",                                   \
       "trace each operator that falls back to the CPU; like TORCH_FL_TRACE=fallback")             \
     X(LOG_DISPATCH, "FLAGOS_LOG_DISPATCH", BOOL, "0", 0, 1, "",                                   \

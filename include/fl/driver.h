@@ -57,6 +57,7 @@ typedef enum fl_driver_capability {
     FL_CAP_HOST_READS_DEVICE = 1 << 0, /* A host pointer may read and write device memory. */
     FL_CAP_SYNCHRONOUS = 1 << 1,       /* Every call has finished when it returns. */
     FL_CAP_HOST_FUNCTIONS = 1 << 2,    /* stream_host_call may touch device memory: sim, host. */
+    FL_CAP_DEFAULT_STREAM = 1 << 3,    /* NULL is each device's default stream; none is made. */
 } fl_driver_capability;
 
 /* Something that a vendor's runtime cannot do. The conformance suite expects the named case to fail

@@ -79,12 +79,13 @@ typedef struct fl_tally {
 } fl_tally;
 
 FL_API fl_tally *fl_tally_self(void);
-FL_API void fl_tally_grow(fl_tally *tally, uint32_t slot_index);
+/* false on exhaustion of memory: then the call is not counted. */
+FL_API bool fl_tally_grow(fl_tally *tally, uint32_t slot_index);
 
 /* Count one call. Only the owning thread writes; readers may see it a moment late. */
 static inline void fl_tally_count(fl_tally *tally, const fl_slot *slot, fl_route_kind kind) {
-    if (__builtin_expect(slot->index >= tally->slots, 0)) {
-        fl_tally_grow(tally, slot->index);
+    if (__builtin_expect(slot->index >= tally->slots, 0) && !fl_tally_grow(tally, slot->index)) {
+        return;
     }
     uint64_t *cell = &tally->calls[(size_t)slot->index * FL_ROUTE_COUNT + (size_t)kind];
     __atomic_store_n(cell, __atomic_load_n(cell, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);

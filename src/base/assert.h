@@ -9,6 +9,8 @@
 #ifndef FL_BASE_ASSERT_H
 #define FL_BASE_ASSERT_H
 
+#include <assert.h> /* static_assert */
+
 #include "base/log.h"
 
 #ifndef TORCH_FL_DEBUG

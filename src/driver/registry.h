@@ -10,7 +10,4 @@
  * platforms.c is the one place where a platform is added to the library. */
 extern const fl_platform *const fl__platforms_builtin[];
 
-/* For tests: forget the choice and the platforms that were registered. No driver may be in use. */
-void fl__platforms_forget(void);
-
 #endif

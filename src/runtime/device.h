@@ -15,8 +15,4 @@ fl_status fl__device_enter(fl_device *device, const fl_driver **out_driver);
  * must neither fail nor start anything. */
 const fl_driver *fl__device_driver(void);
 
-/* Call `forget` in every child forked from now on, before any other code of the core runs there. It
- * may only store to memory. At most 8 functions; the same one twice counts once. */
-void fl__device_at_fork(void (*forget)(void));
-
 #endif
