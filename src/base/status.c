@@ -1,12 +1,17 @@
 /*
  * status.c: names of status codes, and the last failure of each thread.
  *
- * Relies on thread-local storage only. Does not know who fails or why.
+ * A thread's sentence lies on the heap and only its address in thread-local storage: the library's
+ * hot variables are of the initial-exec model, so its whole block comes out of the small reserve
+ * that a process keeps for libraries it loads later. Does not know who fails or why.
  */
 #include "fl/status.h"
 
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/thread.h"
@@ -14,8 +19,38 @@
 /* Long enough for a sentence with two paths in it; longer ones end in "...". */
 enum { MESSAGE_MAX = 2048 };
 
-static FL_THREAD_LOCAL char message[MESSAGE_MAX];
-static FL_THREAD_LOCAL int32_t vendor_code;
+typedef struct failure {
+    int32_t vendor_code;
+    char message[MESSAGE_MAX];
+} failure;
+
+static FL_THREAD_LOCAL_HOT failure *last; /* NULL until the thread's first failure. */
+static pthread_key_t key;                 /* Its destructor frees `last`. */
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+static bool has_key;
+
+static void end_failure(void *argument) {
+    last = NULL;
+    free(argument);
+}
+
+static void make_key(void) {
+    has_key = pthread_key_create(&key, end_failure) == 0;
+}
+
+/* The calling thread's record; NULL on exhaustion of memory, when the sentence is lost. */
+static failure *own_failure(void) {
+    if (!last) {
+        (void)pthread_once(&key_once, make_key);
+        failure *made = has_key ? calloc(1, sizeof(*made)) : NULL;
+        if (made && pthread_setspecific(key, made) != 0) {
+            free(made);
+            made = NULL;
+        }
+        last = made;
+    }
+    return last;
+}
 
 static const char *const names[FL_STATUS_COUNT] = {
 #define STATUS_NAME(code, name) [FL_##code] = name,
@@ -29,11 +64,19 @@ const char *fl_status_name(fl_status status) {
 }
 
 const char *fl_last_message(void) {
-    return message;
+    return last ? last->message : "";
 }
 
 int32_t fl_last_vendor_code(void) {
-    return vendor_code;
+    return last ? last->vendor_code : 0;
+}
+
+static void record(const char *text, size_t length, int32_t code) {
+    failure *own = own_failure();
+    if (own) {
+        memcpy(own->message, text, length + 1);
+        own->vendor_code = code;
+    }
 }
 
 /* Formats into `text`; the arguments may point into the message itself, so it is not the target. */
@@ -56,8 +99,7 @@ fl_status fl_fail(fl_status status, const char *format, ...) {
     va_start(arguments, format);
     size_t length = format_into(text, format, arguments);
     va_end(arguments);
-    memcpy(message, text, length + 1);
-    vendor_code = 0;
+    record(text, length, 0);
     return status;
 }
 
@@ -67,8 +109,7 @@ fl_status fl_fail_vendor(fl_status status, int32_t code, const char *format, ...
     va_start(arguments, format);
     size_t length = format_into(text, format, arguments);
     va_end(arguments);
-    memcpy(message, text, length + 1);
-    vendor_code = code;
+    record(text, length, code);
     return status;
 }
 
@@ -78,6 +119,11 @@ fl_status fl_fail_context(fl_status status, const char *format, ...) {
     va_start(arguments, format);
     size_t length = format_into(text, format, arguments);
     va_end(arguments);
+    failure *own = own_failure();
+    if (!own) {
+        return status;
+    }
+    char *message = own->message;
     size_t old = strlen(message);
     size_t kept = old;
     if (length + kept >= MESSAGE_MAX) {
