@@ -63,7 +63,8 @@ FL_API fl_status fl_memory_get_fraction(fl_device device, double *out_fraction);
 /* --- settings ----------------------------------------------------------------------------------
  */
 
-/* Intervals of roundup_power2_divisions: up to 1 MiB, up to 2 MiB, ... and all above 32 GiB. */
+/* Intervals of roundup_power2_divisions: sizes below 2 MiB, then one for each doubling, the last
+ * one for 32 GiB and all above. */
 #define FL_MEMORY_ROUNDUP_INTERVALS 16
 
 /* What PYTORCH_ALLOC_CONF says; sizes are bytes. One set for all devices. */
@@ -73,6 +74,7 @@ typedef struct fl_memory_settings {
     size_t large_segment_size;           /* medium requests share segments of this size */
     double garbage_collection_threshold; /* 0: off; else a share of the fraction limit */
     uint32_t roundup_power2_divisions[FL_MEMORY_ROUNDUP_INTERVALS]; /* 0: off */
+    double per_process_memory_fraction; /* 0: not said; else as fl_memory_set_fraction */
     char ignored[256]; /* keys that PyTorch knows and nothing here can serve, comma separated */
 } fl_memory_settings;
 
