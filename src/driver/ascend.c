@@ -1,0 +1,531 @@
+/*
+ * ascend.c: a driver over AscendCL: library, errors, devices, memory and copies.
+ *
+ * AscendCL differs from CUDA's shape in most places: it must be initialised, a thread has no device
+ * until it sets one, sizes of 0 and NULL are errors, a free orders nothing, copies take the room
+ * behind the destination and refuse host to host. Streams and events are in ascend_streams.c. Must
+ * not know other vendors.
+ */
+#include "driver/ascend_table.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/thread.h"
+#include "driver/aligned.h"
+#include "driver/library.h"
+#include "driver/vendors.h"
+
+fl__acl_calls fl__acl;
+
+/* --- errors ----------------------------------------------------------------------------------- */
+
+static fl_status status_of(int code) {
+    switch (code) {
+    case 207001: /* memory */
+    case 207018: /* memory of the device */
+    case 200000: /* memory of the host */
+        return FL_OUT_OF_MEMORY;
+    case 107001:
+    case 200002:
+        return FL_OUT_OF_RANGE;
+    case 100001: /* not initialised */
+    case 100039: /* a link stub in the library's place */
+    case 207004: /* no device */
+        return FL_UNAVAILABLE;
+    case 207000:
+    case 200001:
+        return FL_NOT_SUPPORTED;
+    case 507004: /* a stream, an event that has not finished */
+    case 507006:
+        return FL_NOT_READY;
+    case 100000:
+    case 107000:
+    case 107003: /* a stream of another context */
+    case 107006: /* an event without a time */
+    case 107007:
+    case 107017: /* an invalid handle */
+        return FL_INVALID_ARGUMENT;
+    case 507010: /* lost heartbeat, an exception in a core, memory errors */
+    case 507015:
+    case 507053:
+    case 507054:
+        return FL_DEVICE_LOST;
+    default:
+        return FL_DEVICE_ERROR;
+    }
+}
+
+/* Takes what the runtime has kept of a failure, so that nobody finds it later. */
+static const char *take_words(void) {
+    const char *words = fl__acl.recent_message ? fl__acl.recent_message() : NULL;
+    if (fl__acl.last_error) {
+        enum { THREAD_LEVEL = 0 };
+        (void)fl__acl.last_error(THREAD_LEVEL);
+    }
+    return words && *words ? words : "no text";
+}
+
+static fl_status failed(int code, const char *function, const char *what, va_list arguments) {
+    fl_status status = status_of(code);
+    const char *words = take_words();
+    if (status == FL_NOT_READY) {
+        return status;
+    }
+    char did[256];
+    (void)vsnprintf(did, sizeof(did), what, arguments);
+    return fl_fail_vendor(status, code, "ascend: %s%s: %s (%d)", did, function, words, code);
+}
+
+fl_status fl__acl_failed(int code, const char *function, const char *what, ...) {
+    va_list arguments;
+    va_start(arguments, what);
+    fl_status status = failed(code, function, what, arguments);
+    va_end(arguments);
+    return status;
+}
+
+/* --- the current device ----------------------------------------------------------------------- */
+
+enum { NO_DEVICE = -1 };
+
+fl_status fl__acl_enter(fl_device device, int32_t *out_previous) {
+    int32_t previous = NO_DEVICE;
+    *out_previous = NO_DEVICE;
+    if (fl__acl.get_device(&previous) != 0) {
+        previous = NO_DEVICE; /* The thread never set one. */
+        (void)take_words();
+    }
+    if (previous == device) {
+        return FL_OK;
+    }
+    int code = fl__acl.set_device(device);
+    if (code) {
+        return fl__acl_failed(code, "aclrtSetDevice", "making device %d current: ", device);
+    }
+    *out_previous = previous;
+    return FL_OK;
+}
+
+static void leave(int32_t previous) {
+    if (previous != NO_DEVICE && fl__acl.set_device(previous) != 0) {
+        (void)take_words();
+    }
+}
+
+fl_status fl__acl_finish(int32_t previous, int code, const char *function, const char *what, ...) {
+    fl_status status = FL_OK;
+    if (__builtin_expect(code != 0, 0)) {
+        va_list arguments;
+        va_start(arguments, what);
+        status = failed(code, function, what, arguments);
+        va_end(arguments);
+    }
+    leave(previous);
+    return status;
+}
+
+/* Host memory belongs to no device, but a thread needs one before it can ask. */
+static fl_status enter_any(int32_t *out_previous) {
+    int32_t current = NO_DEVICE;
+    *out_previous = NO_DEVICE;
+    if (fl__acl.get_device(&current) == 0) {
+        return FL_OK;
+    }
+    (void)take_words();
+    return fl__acl_enter(0, out_previous);
+}
+
+/* --- devices ---------------------------------------------------------------------------------- */
+
+static fl_status slot_init(void *ctx) {
+    (void)ctx;
+    enum { ALREADY_INITIALISED = 100002 };
+    int code = fl__acl.init(NULL);
+    if (code == ALREADY_INITIALISED) {
+        (void)take_words(); /* Another framework came first. */
+        return FL_OK;
+    }
+    return code ? fl__acl_failed(code, "aclInit", "initialising: ") : FL_OK;
+}
+
+static fl_status slot_device_count(void *ctx, int32_t *out_count) {
+    (void)ctx;
+    enum { NO_DEVICES = 207004 };
+    uint32_t count = 0;
+    int code = fl__acl.device_count(&count);
+    if (code == NO_DEVICES) {
+        (void)take_words();
+        count = 0;
+    } else if (code) {
+        return fl__acl_failed(code, "aclrtGetDeviceCount", "counting devices: ");
+    }
+    *out_count = (int32_t)count;
+    return FL_OK;
+}
+
+/* 0 where the runtime does not know the attribute. */
+static int64_t device_info(fl_device device, int attribute) {
+    int64_t value = 0;
+    if (fl__acl.device_info && fl__acl.device_info((uint32_t)device, attribute, &value) != 0) {
+        (void)take_words();
+        value = 0;
+    }
+    return value;
+}
+
+static fl_status slot_mem_info(void *ctx, fl_device device, uint64_t *out_free,
+                               uint64_t *out_total) {
+    (void)ctx;
+    enum { HIGH_BANDWIDTH_MEMORY = 1 }; /* Stands for the other kind where there is none. */
+    int32_t previous;
+    FL_TRY(fl__acl_enter(device, &previous));
+    size_t available = 0, total = 0;
+    int code = fl__acl.mem_info(HIGH_BANDWIDTH_MEMORY, &available, &total);
+    fl_status status = fl__acl_finish(previous, code, "aclrtGetMemInfo",
+                                      "asking for the free memory of device %d: ", device);
+    if (status == FL_OK) {
+        *out_free = available;
+        *out_total = total;
+    }
+    return status;
+}
+
+static fl_status slot_device_properties(void *ctx, fl_device device, fl_device_properties *out) {
+    enum { AI_CORES = 101, TOTAL_MEMORY = 301 };
+    memset(out, 0, sizeof(*out));
+    const char *name = fl__acl.soc_name ? fl__acl.soc_name() : NULL;
+    (void)snprintf(out->name, sizeof(out->name), "%s", name && *name ? name : "Ascend");
+    out->processor_count = (int32_t)device_info(device, AI_CORES);
+    out->total_memory = (uint64_t)device_info(device, TOTAL_MEMORY);
+    uint64_t available;
+    if (out->total_memory == 0 && fl__acl.mem_info) {
+        FL_TRY(slot_mem_info(ctx, device, &available, &out->total_memory));
+    }
+    return FL_OK;
+}
+
+static fl_status slot_device_synchronize(void *ctx, fl_device device) {
+    (void)ctx;
+    int32_t previous;
+    FL_TRY(fl__acl_enter(device, &previous));
+    return fl__acl_finish(previous, fl__acl.synchronize_device(), "aclrtSynchronizeDevice",
+                          "waiting for device %d: ", device);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+enum { HUGE_PAGES_FIRST = 0 };
+
+/* The runtime promises 64 bytes. A block that needs more is asked for again with room. */
+static fl_status alloc_moved(fl_device device, size_t bytes, void **out_ptr) {
+    void *base = NULL;
+    int code = fl__acl.malloc(&base, bytes + FL__BLOCK_ALIGNMENT, HUGE_PAGES_FIRST);
+    if (code) {
+        return fl__acl_failed(code, "aclrtMalloc",
+                              "allocating %zu bytes on device %d: ", bytes + FL__BLOCK_ALIGNMENT,
+                              device);
+    }
+    void *ptr = fl__aligned_up(base);
+    fl_status status = fl__aligned_keep(device, ptr, base);
+    if (status) {
+        (void)fl__acl.free(base);
+        return status;
+    }
+    *out_ptr = ptr;
+    return FL_OK;
+}
+
+static fl_status slot_mem_alloc(void *ctx, fl_device device, size_t bytes, void **out_ptr) {
+    (void)ctx;
+    int32_t previous;
+    FL_TRY(fl__acl_enter(device, &previous));
+    void *ptr = NULL;
+    int code = fl__acl.malloc(&ptr, bytes, HUGE_PAGES_FIRST);
+    fl_status status = FL_OK;
+    if (code) {
+        status = fl__acl_failed(code, "aclrtMalloc", "allocating %zu bytes on device %d: ", bytes,
+                                device);
+    } else if (!fl__aligned_is(ptr)) {
+        (void)fl__acl.free(ptr);
+        status = alloc_moved(device, bytes, &ptr);
+    }
+    leave(previous);
+    if (status == FL_OK) {
+        *out_ptr = ptr;
+    }
+    return status;
+}
+
+static fl_status slot_mem_free(void *ctx, fl_device device, void *ptr) {
+    (void)ctx;
+    int32_t previous;
+    FL_TRY(fl__acl_enter(device, &previous));
+    int code = fl__acl.free(fl__aligned_base(device, ptr));
+    if (code == 0) {
+        fl__aligned_forget(device, ptr);
+    }
+    return fl__acl_finish(previous, code, "aclrtFree", "freeing %p on device %d: ", ptr, device);
+}
+
+static fl_status slot_host_alloc(void *ctx, size_t bytes, void **out_ptr) {
+    (void)ctx;
+    int32_t previous;
+    FL_TRY(enter_any(&previous));
+    void *ptr = NULL;
+    int code = fl__acl.malloc_host(&ptr, bytes);
+    fl_status status = fl__acl_finish(previous, code, "aclrtMallocHost",
+                                      "allocating %zu bytes of page-locked memory: ", bytes);
+    if (status == FL_OK) {
+        *out_ptr = ptr;
+    }
+    return status;
+}
+
+static fl_status slot_host_free(void *ctx, void *ptr) {
+    (void)ctx;
+    int32_t previous;
+    FL_TRY(enter_any(&previous));
+    return fl__acl_finish(previous, fl__acl.free_host(ptr), "aclrtFreeHost",
+                          "freeing page-locked memory at %p: ", ptr);
+}
+
+/* --- copies ----------------------------------------------------------------------------------- */
+
+/* The synchronous copy waits for no stream, so the stream is waited for first. */
+static int copy_and_wait(void *dst, const void *src, size_t bytes, fl_copy_kind kind,
+                         fl_native_stream stream) {
+    int code = fl__acl.synchronize_stream(stream);
+    if (code) {
+        return code;
+    }
+    if (kind == FL_COPY_HOST_TO_HOST) { /* Refused by the runtime, and no work of its. */
+        memcpy(dst, src, bytes);
+        return 0;
+    }
+    return fl__acl.memcpy(dst, bytes, src, bytes, (int)kind);
+}
+
+/* The header asks for 64 bytes of alignment inside a device; what the runtime makes of other
+ * addresses differs between chips, so it is asked, and its refusal is answered with the synchronous
+ * copy. */
+static int copy(void *dst, const void *src, size_t bytes, fl_copy_kind kind,
+                fl_native_stream stream) {
+    enum { WRONG_PARAMETER = 107000, ALIGNMENT = 64 };
+    if (kind == FL_COPY_HOST_TO_HOST) {
+        return copy_and_wait(dst, src, bytes, kind, stream);
+    }
+    int code = fl__acl.memcpy_async(dst, bytes, src, bytes, (int)kind, stream);
+    bool refused = code == WRONG_PARAMETER && kind == FL_COPY_DEVICE_TO_DEVICE &&
+                   ((uintptr_t)dst | (uintptr_t)src) % ALIGNMENT != 0;
+    if (refused) {
+        (void)take_words();
+        code = copy_and_wait(dst, src, bytes, kind, stream);
+    }
+    return code;
+}
+
+static fl_status slot_copy(void *ctx, fl_device device, void *dst, const void *src, size_t bytes,
+                           fl_copy_kind kind, fl_native_stream stream) {
+    (void)ctx;
+    int32_t previous;
+    FL_TRY(fl__acl_enter(device, &previous));
+    int code = copy(dst, src, bytes, kind, stream);
+    return fl__acl_finish(previous, code, "aclrtMemcpyAsync",
+                          "copying %zu bytes from %p to %p (kind %d) on device %d: ", bytes, src,
+                          dst, (int)kind, device);
+}
+
+static fl_status slot_fill(void *ctx, fl_device device, void *dst, uint8_t value, size_t bytes,
+                           fl_native_stream stream) {
+    (void)ctx;
+    int32_t previous;
+    FL_TRY(fl__acl_enter(device, &previous));
+    int code = fl__acl.memset_async(dst, bytes, value, bytes, stream);
+    return fl__acl_finish(previous, code, "aclrtMemsetAsync",
+                          "filling %zu bytes at %p on device %d: ", bytes, dst, device);
+}
+
+static fl_status slot_copy_2d(void *ctx, fl_device device, void *dst, size_t dst_pitch,
+                              const void *src, size_t src_pitch, size_t width, size_t rows,
+                              fl_copy_kind kind, fl_native_stream stream) {
+    (void)ctx;
+    int32_t previous;
+    FL_TRY(fl__acl_enter(device, &previous));
+    int code = 0;
+    if (kind == FL_COPY_HOST_TO_HOST) {
+        for (size_t row = 0; row < rows && code == 0; row++) {
+            code = copy_and_wait((char *)dst + row * dst_pitch, (const char *)src + row * src_pitch,
+                                 width, kind, stream);
+        }
+    } else {
+        code =
+            fl__acl.memcpy_2d_async(dst, dst_pitch, src, src_pitch, width, rows, (int)kind, stream);
+    }
+    return fl__acl_finish(previous, code, "aclrtMemcpy2dAsync",
+                          "copying %zu runs of %zu bytes (kind %d) on device %d: ", rows, width,
+                          (int)kind, device);
+}
+
+static fl_status slot_peer_can_access(void *ctx, fl_device device, fl_device peer, bool *out_can) {
+    (void)ctx;
+    int32_t can = 0;
+    int code = fl__acl.can_access_peer(&can, device, peer);
+    if (code) {
+        return fl__acl_failed(code, "aclrtDeviceCanAccessPeer",
+                              "asking whether device %d reaches device %d: ", device, peer);
+    }
+    *out_can = can != 0;
+    return FL_OK;
+}
+
+/* Bit p of entry d: access from d to p was enabled. */
+static _Atomic uint64_t peers[FL_DEVICE_MAX];
+
+/* There is no copy between devices of its own: the plain one works once access was enabled in the
+ * direction of use, from the current device. */
+static int enable_peer(fl_device device, fl_device peer) {
+    uint64_t bit = UINT64_C(1) << peer;
+    if (device == peer || (atomic_load_explicit(&peers[device], memory_order_acquire) & bit)) {
+        return 0;
+    }
+    int code = fl__acl.enable_peer(peer, 0);
+    if (code == 0) {
+        (void)atomic_fetch_or_explicit(&peers[device], bit, memory_order_release);
+    }
+    return code;
+}
+
+static fl_status slot_copy_peer(void *ctx, void *dst, fl_device dst_device, const void *src,
+                                fl_device src_device, size_t bytes, fl_native_stream stream) {
+    (void)ctx;
+    int32_t previous;
+    FL_TRY(fl__acl_enter(src_device, &previous));
+    const char *function = "aclrtDeviceEnablePeerAccess";
+    int code = enable_peer(src_device, dst_device);
+    if (code == 0) {
+        function = "aclrtMemcpyAsync";
+        code = copy(dst, src, bytes, FL_COPY_DEVICE_TO_DEVICE, stream);
+    }
+    return fl__acl_finish(previous, code, function,
+                          "copying %zu bytes from device %d to %d: ", bytes, src_device,
+                          dst_device);
+}
+
+/* --- the library ------------------------------------------------------------------------------ */
+
+static const char *const libraries[] = {"libascendcl.so", "libacl_rt.so"};
+static const char *const directories[] = {
+    "$ASCEND_HOME_PATH/lib64",
+    "$ASCEND_TOOLKIT_HOME/lib64",
+    "$ASCEND_HOME/lib64",
+    "/usr/local/Ascend/cann/lib64",
+    "/usr/local/Ascend/ascend-toolkit/latest/lib64",
+};
+
+static fl_driver table; /* Valid once is_loaded. */
+static bool is_loaded;
+static fl__mutex lock = FL__MUTEX_INIT;
+
+/* Every function, the missing required ones by name. */
+static fl_status find_symbols(const fl__dl *library) {
+    enum need { REQUIRED, OPTIONAL };
+    char missing[512] = "";
+    size_t used = 0;
+    void *address;
+#define FL_ACL(field, symbol, result, parameters, need)                                            \
+    address = fl__dl_symbol(library, symbol);                                                      \
+    memcpy(&fl__acl.field, &address, sizeof(address));                                             \
+    if (!address && need == REQUIRED && used < sizeof(missing)) {                                  \
+        used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%s", used ? ", " : "", \
+                                 symbol);                                                          \
+    }
+#include "driver/ascend.inc"
+#undef FL_ACL
+    if (used) {
+        return fl_fail(FL_UNAVAILABLE, "%s has no symbol %s", library->name, missing);
+    }
+    return FL_OK;
+}
+
+static void make_table(void) {
+    bool has_peer = fl__acl.can_access_peer && fl__acl.enable_peer;
+    table = (fl_driver){
+        .struct_size = sizeof(fl_driver),
+        .version = FL_DRIVER_VERSION,
+        .name = "ascend",
+        .ctx = NULL,
+        .capabilities = 0,
+        .init = slot_init,
+        .device_count = slot_device_count,
+        .device_properties = slot_device_properties,
+        .device_synchronize = slot_device_synchronize,
+        .mem_alloc = slot_mem_alloc,
+        .mem_free = slot_mem_free,
+        .host_alloc = slot_host_alloc,
+        .host_free = slot_host_free,
+        .copy = slot_copy,
+        .fill = slot_fill,
+        .mem_info = fl__acl.mem_info ? slot_mem_info : NULL,
+        .peer_can_access = has_peer ? slot_peer_can_access : NULL,
+        .copy_peer = has_peer ? slot_copy_peer : NULL,
+        .copy_2d = fl__acl.memcpy_2d_async ? slot_copy_2d : NULL,
+        .module_load = NULL,
+        .module_function = NULL,
+        .launch = NULL,
+        .limits = NULL,
+    };
+    fl__acl_stream_slots(&table);
+}
+
+static fl_status open_library(const fl_platform *platform, const fl_driver **out_driver) {
+    fl_status status = FL_OK;
+    fl__lock(&lock);
+    if (!is_loaded) {
+        const fl__library_search search = {
+            .platform = platform->name,
+            .names = libraries,
+            .max_names = sizeof(libraries) / sizeof(libraries[0]),
+            .directories = directories,
+            .max_directories = sizeof(directories) / sizeof(directories[0]),
+            .directories_first = false,
+        };
+        fl__dl library; /* Never closed: it starts threads. */
+        status = fl__library_open(&search, &library);
+        if (status == FL_OK) {
+            status = find_symbols(&library);
+        }
+        if (status == FL_OK) {
+            make_table();
+            is_loaded = true;
+        }
+    }
+    fl__unlock(&lock);
+    if (status == FL_OK) {
+        *out_driver = &table;
+    }
+    return status;
+}
+
+static fl_status probe(const fl_platform *platform) {
+    const fl_driver *driver;
+    FL_TRY(open_library(platform, &driver));
+    FL_TRY(slot_init(NULL));
+    int32_t count;
+    FL_TRY(slot_device_count(NULL, &count));
+    if (count == 0) {
+        return fl_fail(FL_UNAVAILABLE, "AscendCL is there, but it sees no device");
+    }
+    return FL_OK;
+}
+
+const fl_platform fl__platform_ascend = {
+    .name = "ascend",
+    .twin = FL_TWIN_NONE,
+    .probe_order = 20,
+    .probe = probe,
+    .open = open_library,
+    .data = NULL,
+};

@@ -1,0 +1,35 @@
+/*
+ * ascend_table.h: what ascend.c (library, devices, memory) and ascend_streams.c share.
+ */
+#ifndef FL_SRC_DRIVER_ASCEND_TABLE_H
+#define FL_SRC_DRIVER_ASCEND_TABLE_H
+
+#include "fl/driver.h"
+
+typedef void fl__acl_host_function(void *argument);
+
+typedef struct fl__acl_calls {
+#define FL_ACL(field, symbol, result, parameters, need) result(*field) parameters;
+#include "driver/ascend.inc"
+#undef FL_ACL
+} fl__acl_calls;
+
+/* Filled once, before any slot can be called. */
+extern fl__acl_calls fl__acl;
+
+/* Make the device current: AscendCL needs that on each thread before anything else. The device
+ * that the thread had is put back by fl__acl_finish; a thread that had none keeps this one. */
+fl_status fl__acl_enter(fl_device device, int32_t *out_previous);
+
+/* Turn a code that is not 0 into a status and a message, taking the vendor's words, which are kept
+ * for the thread until somebody fetches them. */
+fl_status fl__acl_failed(int code, const char *function, const char *what, ...) FL_PRINTF(3, 4);
+
+/* The end of a slot that entered. */
+fl_status fl__acl_finish(int32_t previous, int code, const char *function, const char *what, ...)
+    FL_PRINTF(4, 5);
+
+/* Write the slots of streams and events; those whose function is missing become NULL. */
+void fl__acl_stream_slots(fl_driver *table);
+
+#endif

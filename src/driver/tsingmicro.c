@@ -1,0 +1,535 @@
+/*
+ * tsingmicro.c: a driver over the TX runtime (libhpgr.so).
+ *
+ * Its headers are not public, and with them the numbers of its errors: what a code means is learnt
+ * from the words that the runtime has for it, and the number for "not ready" may be given by the
+ * option TORCH_FL_VENDOR_NOT_READY. Streams and events have no flags, host to host copies are
+ * refused, nothing is said about alignment or about other devices. Must not know other vendors.
+ */
+#define _GNU_SOURCE /* strcasestr */
+#include "fl/driver.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/thread.h"
+#include "driver/aligned.h"
+#include "driver/library.h"
+#include "driver/vendors.h"
+#include "fl/debug.h"
+
+typedef void host_function(void *argument);
+
+static struct {
+#define FL_TX(field, symbol, result, parameters, need) result(*field) parameters;
+#include "driver/tsingmicro.inc"
+#undef FL_TX
+} tx; /* Filled once, before any slot can be called. */
+
+/* --- errors ----------------------------------------------------------------------------------- */
+
+static fl_status status_of(int code, const char *words) {
+    static const struct {
+        const char *part; /* Of the words, in whatever case. */
+        fl_status status;
+    } meanings[] = {
+        {"not ready", FL_NOT_READY},         {"not_ready", FL_NOT_READY},
+        {"notready", FL_NOT_READY},          {"out of memory", FL_OUT_OF_MEMORY},
+        {"out_of_memory", FL_OUT_OF_MEMORY}, {"no memory", FL_OUT_OF_MEMORY},
+        {"no device", FL_UNAVAILABLE},       {"not support", FL_NOT_SUPPORTED},
+        {"not_support", FL_NOT_SUPPORTED},   {"invalid", FL_INVALID_ARGUMENT},
+    };
+    if (fl_option_is_set(FL_OPT_VENDOR_NOT_READY) &&
+        code == (int)fl_option_int(FL_OPT_VENDOR_NOT_READY)) {
+        return FL_NOT_READY;
+    }
+    for (size_t i = 0; i < sizeof(meanings) / sizeof(meanings[0]); i++) {
+        if (strcasestr(words, meanings[i].part)) {
+            return meanings[i].status;
+        }
+    }
+    return FL_DEVICE_ERROR;
+}
+
+static fl_status failed(int code, const char *function, const char *what, va_list arguments) {
+    const char *words = tx.error_string ? tx.error_string(code) : NULL;
+    words = words ? words : "no text";
+    fl_status status = status_of(code, words);
+    if (status == FL_NOT_READY) {
+        return status;
+    }
+    char did[256];
+    (void)vsnprintf(did, sizeof(did), what, arguments);
+    return fl_fail_vendor(status, code, "tsingmicro: %s%s: %s (0x%x)", did, function, words,
+                          (unsigned)code);
+}
+
+static fl_status fail_call(int code, const char *function, const char *what, ...) FL_PRINTF(3, 4);
+static fl_status fail_call(int code, const char *function, const char *what, ...) {
+    va_list arguments;
+    va_start(arguments, what);
+    fl_status status = failed(code, function, what, arguments);
+    va_end(arguments);
+    return status;
+}
+
+/* --- the current device ----------------------------------------------------------------------- */
+
+enum { NOTHING_TO_RESTORE = -1 };
+
+static fl_status enter(fl_device device, int64_t *out_previous) {
+    uint32_t current = 0;
+    bool known = tx.get_device(&current) == 0;
+    *out_previous = NOTHING_TO_RESTORE;
+    if (known && current == (uint32_t)device) {
+        return FL_OK;
+    }
+    int code = tx.set_device((uint32_t)device);
+    if (code) {
+        return fail_call(code, "txSetDevice", "making device %d current: ", device);
+    }
+    if (known) {
+        *out_previous = current;
+    }
+    return FL_OK;
+}
+
+static void leave(int64_t previous) {
+    if (previous != NOTHING_TO_RESTORE) {
+        (void)tx.set_device((uint32_t)previous);
+    }
+}
+
+/* The end of a slot that entered. */
+static fl_status finish(int64_t previous, int code, const char *function, const char *what, ...)
+    FL_PRINTF(4, 5);
+static fl_status finish(int64_t previous, int code, const char *function, const char *what, ...) {
+    fl_status status = FL_OK;
+    if (__builtin_expect(code != 0, 0)) {
+        va_list arguments;
+        va_start(arguments, what);
+        status = failed(code, function, what, arguments);
+        va_end(arguments);
+    }
+    leave(previous);
+    return status;
+}
+
+/* --- devices ---------------------------------------------------------------------------------- */
+
+static fl_status slot_init(void *ctx) {
+    (void)ctx; /* The runtime starts with its first call. */
+    return FL_OK;
+}
+
+static fl_status slot_device_count(void *ctx, int32_t *out_count) {
+    (void)ctx;
+    uint32_t count = 0;
+    int code = tx.device_count(&count);
+    if (code) {
+        return fail_call(code, "txGetDeviceCount", "counting devices: ");
+    }
+    *out_count = (int32_t)count;
+    return FL_OK;
+}
+
+static fl_status slot_mem_info(void *ctx, fl_device device, uint64_t *out_free,
+                               uint64_t *out_total) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    uint64_t available = 0, total = 0;
+    int code = tx.mem_info(&available, &total);
+    fl_status status =
+        finish(previous, code, "txMemGetInfo", "asking for the free memory of device %d: ", device);
+    if (status == FL_OK) {
+        *out_free = available;
+        *out_total = total;
+    }
+    return status;
+}
+
+/* The layout of the runtime's own properties is not public, so it is not asked. */
+static fl_status slot_device_properties(void *ctx, fl_device device, fl_device_properties *out) {
+    memset(out, 0, sizeof(*out));
+    (void)snprintf(out->name, sizeof(out->name), "TsingMicro TX8");
+    uint64_t available;
+    return tx.mem_info ? slot_mem_info(ctx, device, &available, &out->total_memory) : FL_OK;
+}
+
+static fl_status slot_device_synchronize(void *ctx, fl_device device) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    return finish(previous, tx.synchronize_device(), "txDeviceSynchronize",
+                  "waiting for device %d: ", device);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static fl_status alloc_moved(fl_device device, size_t bytes, void **out_ptr) {
+    void *base = NULL;
+    int code = tx.malloc(&base, bytes + FL__BLOCK_ALIGNMENT);
+    if (code) {
+        return fail_call(code, "txMalloc",
+                         "allocating %zu bytes on device %d: ", bytes + FL__BLOCK_ALIGNMENT,
+                         device);
+    }
+    void *ptr = fl__aligned_up(base);
+    fl_status status = fl__aligned_keep(device, ptr, base);
+    if (status) {
+        (void)tx.free(base);
+        return status;
+    }
+    *out_ptr = ptr;
+    return FL_OK;
+}
+
+static fl_status slot_mem_alloc(void *ctx, fl_device device, size_t bytes, void **out_ptr) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    void *ptr = NULL;
+    int code = tx.malloc(&ptr, bytes);
+    fl_status status = FL_OK;
+    if (code) {
+        status = fail_call(code, "txMalloc", "allocating %zu bytes on device %d: ", bytes, device);
+    } else if (!fl__aligned_is(ptr)) {
+        (void)tx.free(ptr);
+        status = alloc_moved(device, bytes, &ptr);
+    }
+    leave(previous);
+    if (status == FL_OK) {
+        *out_ptr = ptr;
+    }
+    return status;
+}
+
+static fl_status slot_mem_free(void *ctx, fl_device device, void *ptr) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    int code = tx.free(fl__aligned_base(device, ptr));
+    if (code == 0) {
+        fl__aligned_forget(device, ptr);
+    }
+    return finish(previous, code, "txFree", "freeing %p on device %d: ", ptr, device);
+}
+
+static fl_status slot_host_alloc(void *ctx, size_t bytes, void **out_ptr) {
+    (void)ctx;
+    void *ptr = NULL;
+    int code = tx.malloc_host(&ptr, bytes);
+    if (code) {
+        return fail_call(code, "txMallocHost",
+                         "allocating %zu bytes of page-locked memory: ", bytes);
+    }
+    *out_ptr = ptr;
+    return FL_OK;
+}
+
+static fl_status slot_host_free(void *ctx, void *ptr) {
+    (void)ctx;
+    int code = tx.free_host(ptr);
+    return code ? fail_call(code, "txFreeHost", "freeing page-locked memory at %p: ", ptr) : FL_OK;
+}
+
+static fl_status slot_copy(void *ctx, fl_device device, void *dst, const void *src, size_t bytes,
+                           fl_copy_kind kind, fl_native_stream stream) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    const char *function = "txMemcpyAsync";
+    int code;
+    if (kind == FL_COPY_HOST_TO_HOST) { /* Refused by the runtime. */
+        function = "txStreamSynchronize";
+        code = tx.synchronize_stream(stream);
+        if (code == 0) {
+            memcpy(dst, src, bytes);
+        }
+    } else {
+        code = tx.memcpy_async(dst, src, bytes, (int)kind, stream);
+    }
+    return finish(previous, code, function,
+                  "copying %zu bytes from %p to %p (kind %d) on device %d: ", bytes, src, dst,
+                  (int)kind, device);
+}
+
+/* Without the ordered form: everything before it, the fill, and the fill's own end. */
+static int fill_and_wait(void *dst, uint8_t value, size_t bytes, fl_native_stream stream) {
+    int code = tx.synchronize_stream(stream);
+    if (code == 0) {
+        code = tx.memset(dst, value, bytes);
+    }
+    return code ? code : tx.synchronize_device();
+}
+
+static fl_status slot_fill(void *ctx, fl_device device, void *dst, uint8_t value, size_t bytes,
+                           fl_native_stream stream) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    int code = tx.memset_async ? tx.memset_async(dst, value, bytes, stream)
+                               : fill_and_wait(dst, value, bytes, stream);
+    return finish(previous, code, tx.memset_async ? "txMemsetAsync" : "txMemset",
+                  "filling %zu bytes at %p on device %d: ", bytes, dst, device);
+}
+
+/* --- streams ---------------------------------------------------------------------------------- */
+
+static fl_status slot_stream_create(void *ctx, fl_device device, int32_t priority,
+                                    fl_native_stream *out_stream) {
+    (void)ctx;
+    (void)priority; /* All streams are alike. */
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    void *stream = NULL;
+    int code = tx.create_stream(&stream);
+    fl_status status =
+        finish(previous, code, "txStreamCreate", "creating a stream on device %d: ", device);
+    if (status == FL_OK) {
+        *out_stream = stream;
+    }
+    return status;
+}
+
+static fl_status slot_stream_destroy(void *ctx, fl_device device, fl_native_stream stream) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    return finish(previous, tx.destroy_stream(stream), "txStreamDestroy",
+                  "destroying a stream of device %d: ", device);
+}
+
+static fl_status slot_stream_query(void *ctx, fl_device device, fl_native_stream stream) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    return finish(previous, tx.stream_query(stream), "txStreamQuery",
+                  "asking a stream of device %d: ", device);
+}
+
+static fl_status slot_stream_synchronize(void *ctx, fl_device device, fl_native_stream stream) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    return finish(previous, tx.synchronize_stream(stream), "txStreamSynchronize",
+                  "waiting for a stream of device %d: ", device);
+}
+
+static fl_status slot_stream_wait_event(void *ctx, fl_device device, fl_native_stream stream,
+                                        fl_native_event event) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    return finish(previous, tx.stream_wait_event(stream, event), "txStreamWaitEvent",
+                  "making a stream of device %d wait: ", device);
+}
+
+static fl_status slot_stream_host_call(void *ctx, fl_device device, fl_native_stream stream,
+                                       void (*function)(void *argument), void *argument) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    return finish(previous, tx.launch_host_func(stream, function, argument), "txLaunchHostFunc",
+                  "queueing a host function on device %d: ", device);
+}
+
+/* --- events ----------------------------------------------------------------------------------- */
+
+static fl_status slot_event_create(void *ctx, fl_device device, uint32_t flags,
+                                   fl_native_event *out_event) {
+    (void)ctx;
+    (void)flags; /* Every event keeps its time. */
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    void *event = NULL;
+    int code = tx.create_event(&event);
+    fl_status status =
+        finish(previous, code, "txEventCreate", "creating an event on device %d: ", device);
+    if (status == FL_OK) {
+        *out_event = event;
+    }
+    return status;
+}
+
+static fl_status slot_event_destroy(void *ctx, fl_device device, fl_native_event event) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    return finish(previous, tx.destroy_event(event), "txEventDestroy",
+                  "destroying an event of device %d: ", device);
+}
+
+static fl_status slot_event_record(void *ctx, fl_device device, fl_native_event event,
+                                   fl_native_stream stream) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    return finish(previous, tx.record_event(event, stream), "txEventRecord",
+                  "recording an event on device %d: ", device);
+}
+
+static fl_status slot_event_query(void *ctx, fl_device device, fl_native_event event) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    return finish(previous, tx.query_event(event), "txEventQuery",
+                  "asking an event of device %d: ", device);
+}
+
+static fl_status slot_event_synchronize(void *ctx, fl_device device, fl_native_event event) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    return finish(previous, tx.synchronize_event(event), "txEventSynchronize",
+                  "waiting for an event of device %d: ", device);
+}
+
+static fl_status slot_event_elapsed_ms(void *ctx, fl_device device, fl_native_event start,
+                                       fl_native_event end, double *out_ms) {
+    (void)ctx;
+    int64_t previous;
+    FL_TRY(enter(device, &previous));
+    float ms = 0;
+    int code = tx.elapsed(&ms, start, end);
+    fl_status status =
+        finish(previous, code, "txEventElapsedTime", "reading a time on device %d: ", device);
+    if (status == FL_OK) {
+        *out_ms = (double)ms;
+    }
+    return status;
+}
+
+/* --- the library ------------------------------------------------------------------------------ */
+
+static const char *const libraries[] = {"libhpgr.so", "libtx_runtime.so"};
+static const char *const directories[] = {"$KUIPER_ROOT/lib", "/usr/local/kuiper/lib"};
+
+static const fl_driver_limit limits[] = {
+    {"stream.priority", "the runtime has one priority"},
+    {"copy.two_dimensional", "the runtime has no pitched copy"},
+    {"copy.peer", "the runtime has no copy between devices"},
+    {NULL, NULL},
+};
+
+static fl_driver table; /* Valid once is_loaded. */
+static bool is_loaded;
+static fl__mutex lock = FL__MUTEX_INIT;
+
+/* Every function, the missing required ones by name. */
+static fl_status find_symbols(const fl__dl *library) {
+    enum need { REQUIRED, OPTIONAL };
+    char missing[512] = "";
+    size_t used = 0;
+    void *address;
+#define FL_TX(field, symbol, result, parameters, need)                                             \
+    address = fl__dl_symbol(library, symbol);                                                      \
+    memcpy(&tx.field, &address, sizeof(address));                                                  \
+    if (!address && need == REQUIRED && used < sizeof(missing)) {                                  \
+        used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%s", used ? ", " : "", \
+                                 symbol);                                                          \
+    }
+#include "driver/tsingmicro.inc"
+#undef FL_TX
+    if (used) {
+        return fl_fail(FL_UNAVAILABLE, "%s has no symbol %s", library->name, missing);
+    }
+    if (!tx.memset_async && !tx.memset) {
+        return fl_fail(FL_UNAVAILABLE, "%s has no symbol txMemsetAsync, nor its synchronous form",
+                       library->name);
+    }
+    return FL_OK;
+}
+
+static void make_table(void) {
+    table = (fl_driver){
+        .struct_size = sizeof(fl_driver),
+        .version = FL_DRIVER_VERSION,
+        .name = "tsingmicro",
+        .ctx = NULL,
+        .capabilities = 0,
+        .init = slot_init,
+        .device_count = slot_device_count,
+        .device_properties = slot_device_properties,
+        .device_synchronize = slot_device_synchronize,
+        .mem_alloc = slot_mem_alloc,
+        .mem_free = slot_mem_free,
+        .host_alloc = slot_host_alloc,
+        .host_free = slot_host_free,
+        .copy = slot_copy,
+        .fill = slot_fill,
+        .stream_create = slot_stream_create,
+        .stream_destroy = slot_stream_destroy,
+        .stream_query = slot_stream_query,
+        .stream_synchronize = slot_stream_synchronize,
+        .event_create = slot_event_create,
+        .event_destroy = slot_event_destroy,
+        .event_record = slot_event_record,
+        .event_query = slot_event_query,
+        .event_synchronize = slot_event_synchronize,
+        .stream_wait_event = slot_stream_wait_event,
+        .mem_info = tx.mem_info ? slot_mem_info : NULL,
+        .stream_priority_range = NULL,
+        .event_elapsed_ms = tx.elapsed ? slot_event_elapsed_ms : NULL,
+        .peer_can_access = NULL,
+        .copy_peer = NULL,
+        .copy_2d = NULL,
+        .stream_host_call = tx.launch_host_func ? slot_stream_host_call : NULL,
+        .stream_is_capturing = NULL,
+        .module_load = NULL,
+        .module_function = NULL,
+        .launch = NULL,
+        .limits = limits,
+    };
+}
+
+static fl_status open_library(const fl_platform *platform, const fl_driver **out_driver) {
+    fl_status status = FL_OK;
+    fl__lock(&lock);
+    if (!is_loaded) {
+        const fl__library_search search = {
+            .platform = platform->name,
+            .names = libraries,
+            .max_names = sizeof(libraries) / sizeof(libraries[0]),
+            .directories = directories,
+            .max_directories = sizeof(directories) / sizeof(directories[0]),
+            .directories_first = false,
+        };
+        fl__dl library; /* Never closed: it installs handlers and starts threads. */
+        status = fl__library_open(&search, &library);
+        if (status == FL_OK) {
+            status = find_symbols(&library);
+        }
+        if (status == FL_OK) {
+            make_table();
+            is_loaded = true;
+        }
+    }
+    fl__unlock(&lock);
+    if (status == FL_OK) {
+        *out_driver = &table;
+    }
+    return status;
+}
+
+static fl_status probe(const fl_platform *platform) {
+    const fl_driver *driver;
+    FL_TRY(open_library(platform, &driver));
+    int32_t count;
+    FL_TRY(slot_device_count(NULL, &count));
+    if (count == 0) {
+        return fl_fail(FL_UNAVAILABLE, "the TX runtime is there, but it sees no device");
+    }
+    return FL_OK;
+}
+
+const fl_platform fl__platform_tsingmicro = {
+    .name = "tsingmicro",
+    .twin = FL_TWIN_NONE,
+    .probe_order = 23,
+    .probe = probe,
+    .open = open_library,
+    .data = NULL,
+};
