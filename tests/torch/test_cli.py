@@ -1,0 +1,77 @@
+"""The command line: python -m torch_fl."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import run_python
+
+import torch_fl
+
+CALL = "import runpy, sys; runpy.run_module('torch_fl', run_name='__main__', alter_sys=True)"
+
+
+def command(*arguments, **environment):
+    return run_python(CALL, *arguments, **environment)
+
+
+def test_info_as_text():
+    done = command("info", TORCH_FL_PLATFORM="cpu", TORCH_FL_MISSPELLED="1")
+    assert done.returncode == 0, done.stderr
+    assert f"torch      {torch.__version__}" in done.stdout
+    assert "platform   cpu, twin cpu" in done.stdout
+    assert "flagos:0" in done.stdout
+    assert "TORCH_FL_PLATFORM=cpu" in done.stdout
+    assert "TORCH_FL_MISSPELLED is set and is no option" in done.stdout
+
+
+def test_info_says_why_a_platform_is_not_usable():
+    done = command("info", "--json", TORCH_FL_PLATFORM="cpu")
+    platforms = {entry["name"]: entry for entry in json.loads(done.stdout)["platforms"]}
+    assert platforms["cpu"]["reason"] is None
+    # The simulated device works everywhere and is never picked unless it is asked for.
+    assert platforms["sim"]["reason"] is None and platforms["sim"]["probe_order"] < 0
+    unusable = [entry for entry in platforms.values() if entry["reason"]]
+    assert unusable and all(len(entry["reason"]) > 10 for entry in unusable)
+    text = command("info", TORCH_FL_PLATFORM="cpu").stdout
+    for entry in unusable:
+        assert f"not usable: {entry['reason']}" in text
+
+
+def test_info_as_json_has_true_figures():
+    done = command("info", "--json", TORCH_FL_PLATFORM="cpu")
+    facts = json.loads(done.stdout)
+    assert facts["torch"] == torch.__version__
+    assert facts["torch_fl"] == torch_fl.__version__
+    assert facts["built_for_torch"].split(".")[:2] == torch.__version__.split(".")[:2]
+    assert facts["platform"] == {"name": "cpu", "twin": "cpu", **facts["platform"]}
+    (device,) = facts["devices"]
+    with open("/proc/meminfo") as lines:
+        kib = int(lines.readline().split()[1])
+    assert device["total_memory"] == kib * 1024
+    assert 0 < device["free_memory"] < device["total_memory"]
+    assert facts["operators"] > 1000
+    assert facts["unknown_variables"] == []
+
+
+def test_info_on_the_simulated_device():
+    done = command("info", "--json", TORCH_FL_PLATFORM="sim", TORCH_FL_SIM_DEVICES="3")
+    facts = json.loads(done.stdout)
+    assert facts["platform"]["twin"] is None
+    assert [device["index"] for device in facts["devices"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("arguments", [[], ["nosuch"], ["info", "--nosuch"]])
+def test_wrong_usage_names_what_there_is(arguments):
+    done = command(*arguments)
+    assert done.returncode == 2
+    assert "usage: python -m torch_fl" in done.stderr
+
+
+def test_python_dash_m():
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_fl", "--help"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "info" in done.stdout and "demo" in done.stdout
