@@ -200,7 +200,7 @@ static fl_status slot_device_properties(void *ctx, fl_device device, fl_device_p
     (void)snprintf(out->name, sizeof(out->name), "%s", name && *name ? name : "Ascend");
     out->processor_count = (int32_t)device_info(device, AI_CORES);
     out->total_memory = (uint64_t)device_info(device, TOTAL_MEMORY);
-    uint64_t available;
+    uint64_t available = 0;
     if (out->total_memory == 0 && fl__acl.mem_info) {
         FL_TRY(slot_mem_info(ctx, device, &available, &out->total_memory));
     }
@@ -510,10 +510,10 @@ static fl_status open_library(const fl_platform *platform, const fl_driver **out
 }
 
 static fl_status probe(const fl_platform *platform) {
-    const fl_driver *driver;
+    const fl_driver *driver = NULL;
     FL_TRY(open_library(platform, &driver));
     FL_TRY(slot_init(NULL));
-    int32_t count;
+    int32_t count = 0;
     FL_TRY(slot_device_count(NULL, &count));
     if (count == 0) {
         return fl_fail(FL_UNAVAILABLE, "AscendCL is there, but it sees no device");

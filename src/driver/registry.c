@@ -15,6 +15,7 @@
 #include "base/dl.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "driver/rows.h"
 #include "fl/debug.h"
 
 enum { PLATFORM_MAX = 64, REASON_MAX = 512 };
@@ -286,6 +287,14 @@ static fl_status load_externals(void) {
     return first ? fl_fail(first, "%s", first_message) : FL_OK;
 }
 
+/* A row of a file, each time the file is asked for. */
+static fl_status take_row(const fl_platform *platform) {
+    fl__lock(&lock);
+    fl_status status = find(platform->name) == platform ? FL_OK : insert(platform);
+    fl__unlock(&lock);
+    return status;
+}
+
 /* --- the choice --------------------------------------------------------------------------------
  */
 
@@ -356,6 +365,7 @@ static fl_status decide(const char *name, const fl_platform **out_platform,
                         const fl_driver **out_driver) {
     FL_TRY(fl_options_check());
     FL_TRY(load_externals());
+    FL_TRY(fl__rows_load(take_row));
     bool by_option = !name && fl_option_is_set(FL_OPT_PLATFORM);
     if (by_option) {
         name = fl_option_string(FL_OPT_PLATFORM);
@@ -415,8 +425,9 @@ const fl_driver *fl_platform_driver(void) {
 
 void fl_platform_each(void (*visit)(void *user, const fl_platform *platform, const char *reason),
                       void *user) {
-    (void)
-        load_externals(); /* One that cannot be loaded is traced; fl_platform_choose reports it. */
+    /* What cannot be loaded is traced; fl_platform_choose reports it. */
+    (void)load_externals();
+    (void)fl__rows_load(take_row);
     const fl_platform *list[PLATFORM_MAX];
     size_t count = list_copy(list);
     for (size_t i = 0; i < count; i++) {

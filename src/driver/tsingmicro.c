@@ -154,7 +154,7 @@ static fl_status slot_mem_info(void *ctx, fl_device device, uint64_t *out_free,
 static fl_status slot_device_properties(void *ctx, fl_device device, fl_device_properties *out) {
     memset(out, 0, sizeof(*out));
     (void)snprintf(out->name, sizeof(out->name), "TsingMicro TX8");
-    uint64_t available;
+    uint64_t available = 0;
     return tx.mem_info ? slot_mem_info(ctx, device, &available, &out->total_memory) : FL_OK;
 }
 
@@ -515,9 +515,9 @@ static fl_status open_library(const fl_platform *platform, const fl_driver **out
 }
 
 static fl_status probe(const fl_platform *platform) {
-    const fl_driver *driver;
+    const fl_driver *driver = NULL;
     FL_TRY(open_library(platform, &driver));
-    int32_t count;
+    int32_t count = 0;
     FL_TRY(slot_device_count(NULL, &count));
     if (count == 0) {
         return fl_fail(FL_UNAVAILABLE, "the TX runtime is there, but it sees no device");
