@@ -1,0 +1,14 @@
+// allocator.h: PyTorch's allocator of flagos memory.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+namespace fl_torch {
+
+// The allocator of the chosen platform; one object for the life of the process.
+c10::Allocator &flagos_allocator();
+
+// Register it with c10. Call once, after twin_choose.
+void register_allocator();
+
+} // namespace fl_torch

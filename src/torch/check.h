@@ -1,0 +1,21 @@
+// check.h: turns an fl_status of the core into the exception that PyTorch expects.
+#pragma once
+
+#include "fl/status.h"
+
+#include <c10/util/Exception.h>
+
+namespace fl_torch {
+
+// Raises for anything but FL_OK: out of memory as torch.OutOfMemoryError, a bad index as
+// IndexError's C++ twin, what a platform cannot do as NotImplementedError, the rest as
+// RuntimeError. The text is the core's last message.
+[[noreturn]] void raise_status(fl_status status);
+
+inline void check(fl_status status) {
+    if (C10_UNLIKELY(status != FL_OK)) {
+        raise_status(status);
+    }
+}
+
+} // namespace fl_torch

@@ -1,0 +1,137 @@
+// generator.cpp: a flagos generator is an object of its own that wraps one of the twin's kind and
+// draws the twin's numbers. On an accelerator twin the default generators are the twin's defaults,
+// for its kernels draw from those where an operator names none; on the host they are our own, or a
+// host draw between two device draws would move the device's sequence.
+#include "generator.h"
+
+#include "check.h"
+#include "twin.h"
+
+#include "fl/device.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <c10/core/GeneratorImpl.h>
+
+#include <mutex>
+
+namespace fl_torch {
+
+namespace {
+
+class FlagosGenerator final : public c10::GeneratorImpl {
+  public:
+    FlagosGenerator(c10::Device device, at::Generator inner)
+        : GeneratorImpl(device, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+          inner_(std::move(inner)) {}
+
+    static c10::DeviceType device_type() {
+        return kFlagos;
+    }
+    const at::Generator &inner() const {
+        return inner_;
+    }
+    void set_current_seed(uint64_t seed) override {
+        const std::lock_guard<std::mutex> lock(inner_.mutex());
+        inner_.set_current_seed(seed);
+    }
+    uint64_t current_seed() const override {
+        return inner_.current_seed();
+    }
+    uint64_t seed() override {
+        const std::lock_guard<std::mutex> lock(inner_.mutex());
+        return inner_.unsafeGetGeneratorImpl()->seed();
+    }
+    void set_offset(uint64_t offset) override {
+        inner_.set_offset(offset);
+    }
+    uint64_t get_offset() const override {
+        return inner_.unsafeGetGeneratorImpl()->get_offset();
+    }
+    void set_state(const c10::TensorImpl &state) override {
+        const std::lock_guard<std::mutex> lock(inner_.mutex());
+        inner_.unsafeGetGeneratorImpl()->set_state(state);
+    }
+    c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+        const std::lock_guard<std::mutex> lock(inner_.mutex());
+        return inner_.unsafeGetGeneratorImpl()->get_state();
+    }
+    void graphsafe_set_state(const c10::intrusive_ptr<GeneratorImpl> &state) override {
+        auto *other = dynamic_cast<FlagosGenerator *>(state.get());
+        TORCH_CHECK(other != nullptr,
+                    "graphsafe_set_state expects the state of a flagos generator");
+        inner_.unsafeGetGeneratorImpl()->graphsafe_set_state(other->inner_.getIntrusivePtr());
+    }
+    c10::intrusive_ptr<GeneratorImpl> graphsafe_get_state() const override {
+        return c10::make_intrusive<FlagosGenerator>(device_, inner_.graphsafe_get_state());
+    }
+
+  private:
+    FlagosGenerator *clone_impl() const override {
+        const std::lock_guard<std::mutex> lock(inner_.mutex());
+        return new FlagosGenerator(device_, inner_.clone());
+    }
+
+    // Generator's accessors are not const, though they do not change which generator it is.
+    mutable at::Generator inner_;
+};
+
+c10::DeviceIndex resolve(c10::DeviceIndex index) {
+    const fl_device device = index < 0 ? fl_device_current() : index;
+    check(fl_device_check(device));
+    return static_cast<c10::DeviceIndex>(device);
+}
+
+const at::AcceleratorHooksInterface &twin_hooks() {
+    return at::globalContext().getAcceleratorHooksInterface(twin.type);
+}
+
+at::Generator wrap(c10::DeviceIndex index, at::Generator inner) {
+    return at::make_generator<FlagosGenerator>(c10::Device(kFlagos, index), std::move(inner));
+}
+
+} // namespace
+
+at::Generator new_generator(c10::DeviceIndex index) {
+    index = resolve(index);
+    return wrap(index, twin.is_host ? at::Generator(at::detail::createCPUGenerator())
+                                    : twin_hooks().getNewGenerator(index));
+}
+
+const at::Generator &default_generator(c10::DeviceIndex index) {
+    // Leaked on purpose: generators are asked for while the process ends.
+    static auto *const generators = new at::Generator[FL_DEVICE_MAX];
+    static auto *const once = new std::once_flag[FL_DEVICE_MAX];
+    index = resolve(index);
+    std::call_once(once[index], [index] {
+        at::Generator inner;
+        if (twin.is_host) {
+            // Seeded like the host's own default: at random unless torch.manual_seed comes first.
+            inner = at::Generator(
+                at::detail::createCPUGenerator(c10::detail::getNonDeterministicRandom()));
+        } else {
+            inner = at::globalContext().defaultGenerator(c10::Device(twin.type, index));
+        }
+        generators[index] = wrap(index, std::move(inner));
+    });
+    return generators[index];
+}
+
+std::optional<at::Generator> to_twin(const std::optional<at::Generator> &generator,
+                                     c10::DeviceIndex index) {
+    const auto inner_of = [](const at::Generator &flagos) {
+        return static_cast<const FlagosGenerator *>(flagos.unsafeGetGeneratorImpl())->inner();
+    };
+    if (generator.has_value() && generator->defined()) {
+        TORCH_CHECK(generator->device().type() == kFlagos,
+                    "Expected a 'flagos' device type for generator but found '",
+                    generator->device().type(), "'");
+        return inner_of(*generator);
+    }
+    if (!twin.is_host) {
+        return std::nullopt; // The twin's default is ours.
+    }
+    return inner_of(default_generator(index));
+}
+
+} // namespace fl_torch

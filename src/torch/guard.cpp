@@ -1,0 +1,250 @@
+// guard.cpp: c10::impl::DeviceGuardImplInterface for flagos.
+//
+// Two of them, one of which is registered: where the twin is an accelerator, its guard does the
+// work, so that the current device and the current stream are one truth for flagos and the twin;
+// elsewhere the core's runtime does. Knows nothing of operators.
+#include "guard.h"
+
+#include "check.h"
+#include "twin.h"
+
+#include "fl/memory.h"
+#include "fl/stream.h"
+
+#include <c10/core/DeviceCapability.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+namespace fl_torch {
+
+namespace {
+
+using c10::Device;
+using c10::DeviceIndex;
+using c10::Stream;
+
+void require_flagos(Device device) {
+    TORCH_CHECK(device.type() == kFlagos, "expected a flagos device, got ", device);
+}
+
+// Forwards to the twin's guard with devices and streams translated. Every contract is the twin's.
+struct TwinGuard final : c10::impl::DeviceGuardImplInterface {
+    c10::DeviceType type() const override {
+        return kFlagos;
+    }
+    Device exchangeDevice(Device device) const override {
+        return to_flagos(twin_guard()->exchangeDevice(to_twin(device)));
+    }
+    Device getDevice() const override {
+        return to_flagos(twin_guard()->getDevice());
+    }
+    void setDevice(Device device) const override {
+        twin_guard()->setDevice(to_twin(device));
+    }
+    void uncheckedSetDevice(Device device) const noexcept override {
+        twin_guard()->uncheckedSetDevice(to_twin(device));
+    }
+    Stream getStream(Device device) const override {
+        return to_flagos(twin_guard()->getStream(to_twin(device)));
+    }
+    Stream getDefaultStream(Device device) const override {
+        return to_flagos(twin_guard()->getDefaultStream(to_twin(device)));
+    }
+    Stream getStreamFromGlobalPool(Device device, bool high_priority) const override {
+        return to_flagos(twin_guard()->getStreamFromGlobalPool(to_twin(device), high_priority));
+    }
+    Stream getNewStream(Device device, int priority) const override {
+        return to_flagos(twin_guard()->getNewStream(to_twin(device), priority));
+    }
+    Stream exchangeStream(Stream stream) const override {
+        return to_flagos(twin_guard()->exchangeStream(to_twin(stream)));
+    }
+    void *getStreamNativeHandle(const Stream stream) const override {
+        return twin_guard()->getStreamNativeHandle(to_twin(stream));
+    }
+    void destroyEvent(void *event, const DeviceIndex index) const noexcept override {
+        twin_guard()->destroyEvent(event, index);
+    }
+    void record(void **event, const Stream &stream, const DeviceIndex index,
+                const c10::EventFlag flag) const override {
+        twin_guard()->record(event, to_twin(stream), index, flag);
+    }
+    void block(void *event, const Stream &stream) const override {
+        twin_guard()->block(event, to_twin(stream));
+    }
+    bool queryEvent(void *event) const override {
+        return twin_guard()->queryEvent(event);
+    }
+    DeviceIndex deviceCount() const noexcept override {
+        return twin_guard()->deviceCount();
+    }
+    c10::DeviceCapability getDeviceCapability(Device device) const override {
+        return twin_guard()->getDeviceCapability(to_twin(device));
+    }
+    bool queryStream(const Stream &stream) const override {
+        return twin_guard()->queryStream(to_twin(stream));
+    }
+    void synchronizeStream(const Stream &stream) const override {
+        twin_guard()->synchronizeStream(to_twin(stream));
+    }
+    void synchronizeEvent(void *event) const override {
+        twin_guard()->synchronizeEvent(event);
+    }
+    void synchronizeDevice(const DeviceIndex index) const override {
+        twin_guard()->synchronizeDevice(index);
+    }
+    void recordDataPtrOnStream(const c10::DataPtr &pointer, const Stream &stream) const override {
+        twin_guard()->recordDataPtrOnStream(pointer, to_twin(stream));
+    }
+    double elapsedTime(void *first, void *second, const DeviceIndex index) const override {
+        return twin_guard()->elapsedTime(first, second, index);
+    }
+};
+
+// Over the core's runtime: the host itself, the simulated device and chips without a twin.
+struct CoreGuard final : c10::impl::DeviceGuardImplInterface {
+    c10::DeviceType type() const override {
+        return kFlagos;
+    }
+    Device exchangeDevice(Device device) const override {
+        const Device previous = getDevice();
+        if (previous.index() != device.index()) {
+            setDevice(device);
+        }
+        return previous;
+    }
+    Device getDevice() const override {
+        return Device(kFlagos, static_cast<DeviceIndex>(fl_device_current()));
+    }
+    void setDevice(Device device) const override {
+        require_flagos(device);
+        check(fl_device_set_current(device.index()));
+    }
+    // Called from destructors: a failure is left to the next call that can report it.
+    void uncheckedSetDevice(Device device) const noexcept override {
+        (void)fl_device_set_current(device.index());
+    }
+    Stream getStream(Device device) const override {
+        const fl_device index = resolve(device);
+        return make(index, fl_stream_current(index));
+    }
+    Stream getDefaultStream(Device device) const override {
+        return make(resolve(device), FL_STREAM_DEFAULT);
+    }
+    Stream getStreamFromGlobalPool(Device device, bool high_priority) const override {
+        const fl_device index = resolve(device);
+        fl_stream stream = FL_STREAM_DEFAULT;
+        check(fl_stream_from_pool(index, high_priority ? -1 : 0, &stream));
+        return make(index, stream);
+    }
+    // A stream of the pool, as with CUDA: c10 has no call that would end a stream's life.
+    Stream getNewStream(Device device, int priority) const override {
+        const fl_device index = resolve(device);
+        fl_stream stream = FL_STREAM_DEFAULT;
+        check(fl_stream_from_pool(index, priority, &stream));
+        return make(index, stream);
+    }
+    Stream exchangeStream(Stream stream) const override {
+        const fl_device index = resolve(stream.device());
+        const Stream previous = make(index, fl_stream_current(index));
+        check(fl_stream_set_current(index, stream.id()));
+        return previous;
+    }
+    void *getStreamNativeHandle(const Stream stream) const override {
+        fl_native_stream native = nullptr;
+        check(fl_stream_native(resolve(stream.device()), stream.id(), &native));
+        return native;
+    }
+    void destroyEvent(void *event, const DeviceIndex) const noexcept override {
+        fl_event_destroy(static_cast<fl_event *>(event));
+    }
+    // Creates the event on its first record; recording again moves it.
+    void record(void **event, const Stream &stream, const DeviceIndex index,
+                const c10::EventFlag flag) const override {
+        const fl_device device = resolve(stream.device());
+        TORCH_CHECK(index == -1 || index == device, "Event device index ", int(index),
+                    " does not match recording stream's device index ", device, ".");
+        auto *known = static_cast<fl_event *>(*event);
+        if (known == nullptr) {
+            const uint32_t flags =
+                flag == c10::EventFlag::PYTORCH_DEFAULT ? 0u : uint32_t(FL_EVENT_TIMING);
+            check(fl_event_create(device, flags, &known));
+            *event = known;
+        }
+        check(fl_event_record(known, device, stream.id()));
+    }
+    void block(void *event, const Stream &stream) const override {
+        if (event != nullptr) {
+            check(fl_event_block(static_cast<fl_event *>(event), resolve(stream.device()),
+                                 stream.id()));
+        }
+    }
+    bool queryEvent(void *event) const override {
+        return event == nullptr || ready(fl_event_query(static_cast<fl_event *>(event)));
+    }
+    DeviceIndex deviceCount() const noexcept override {
+        return static_cast<DeviceIndex>(fl_device_count());
+    }
+    c10::DeviceCapability getDeviceCapability(Device) const override {
+        return c10::DeviceCapability(); // Every dtype: what is missing here is served by the CPU.
+    }
+    bool queryStream(const Stream &stream) const override {
+        return ready(fl_stream_query(resolve(stream.device()), stream.id()));
+    }
+    void synchronizeStream(const Stream &stream) const override {
+        check(fl_stream_synchronize(resolve(stream.device()), stream.id()));
+    }
+    void synchronizeEvent(void *event) const override {
+        if (event != nullptr) {
+            check(fl_event_synchronize(static_cast<fl_event *>(event)));
+        }
+    }
+    void synchronizeDevice(const DeviceIndex index) const override {
+        check(fl_device_synchronize(index < 0 ? fl_device_current() : index));
+    }
+    void recordDataPtrOnStream(const c10::DataPtr &pointer, const Stream &stream) const override {
+        if (!twin.present && pointer.get() != nullptr) {
+            check(fl_memory_record_stream(pointer.get(), stream.id()));
+        }
+    }
+    double elapsedTime(void *first, void *second, const DeviceIndex) const override {
+        TORCH_CHECK(first != nullptr && second != nullptr,
+                    "Both events must be recorded before calculating elapsed time.");
+        double milliseconds = 0;
+        check(fl_event_elapsed_ms(static_cast<fl_event *>(first), static_cast<fl_event *>(second),
+                                  &milliseconds));
+        return milliseconds;
+    }
+
+  private:
+    static fl_device resolve(Device device) {
+        require_flagos(device);
+        const fl_device index = device.index() < 0 ? fl_device_current() : device.index();
+        check(fl_device_check(index));
+        return index;
+    }
+    static Stream make(fl_device index, fl_stream stream) {
+        return Stream(Stream::UNSAFE, Device(kFlagos, static_cast<DeviceIndex>(index)), stream);
+    }
+    static bool ready(fl_status status) {
+        if (status == FL_NOT_READY) {
+            return false;
+        }
+        check(status);
+        return true;
+    }
+};
+
+} // namespace
+
+void register_guard() {
+    // c10 keeps a guard for ever; so do we.
+    const c10::impl::DeviceGuardImplInterface *guard = nullptr;
+    if (twin.is_host) {
+        guard = new CoreGuard;
+    } else {
+        guard = new TwinGuard;
+    }
+    const c10::impl::DeviceGuardImplRegistrar registrar(kFlagos, guard);
+}
+
+} // namespace fl_torch

@@ -1,0 +1,46 @@
+// load.cpp: what happens when the library is loaded, and the `flagos` operators through which
+// Python speaks to the adapter: `_C` knows no torch, so whatever has tensors, streams or generators
+// among its arguments is an operator.
+#include "allocator.h"
+#include "check.h"
+#include "generator.h"
+#include "guard.h"
+#include "hooks.h"
+#include "pinned.h"
+#include "register.h"
+#include "twin.h"
+
+#include "fl/driver.h"
+
+#include <torch/library.h>
+
+namespace fl_torch {
+
+namespace {
+
+// Install flagos for the platform that the core has chosen. Once a process.
+void load() {
+    static std::once_flag once;
+    const fl_platform *const platform = fl_platform_chosen();
+    TORCH_CHECK(platform != nullptr,
+                "flagos: no platform was chosen before the adapter was loaded");
+    std::call_once(once, [platform] {
+        twin_choose(*platform);
+        register_allocator();
+        register_guard();
+        register_pinned_allocator();
+        register_hooks();
+        register_operators();
+    });
+}
+
+} // namespace
+
+} // namespace fl_torch
+
+TORCH_LIBRARY(flagos, library) {
+    library.def("_load() -> ()", [] { fl_torch::load(); });
+    library.def("default_generator(int device) -> Generator?", [](int64_t device) {
+        return fl_torch::default_generator(static_cast<c10::DeviceIndex>(device));
+    });
+}

@@ -1,0 +1,118 @@
+// ops_composite.cpp: operators where PyTorch's own code asks "is it CUDA?" and answers for an
+// unknown device with a stub or with another kernel than the twin's. Each gives the twin's choice.
+#include "ops.h"
+
+#include "check.h"
+#include "errors.h"
+#include "generator.h"
+#include "register.h"
+#include "shadow.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
+
+namespace fl_torch::ops {
+
+namespace {
+
+// What to pass to the twin in place of an operand.
+const Tensor &shown(ShadowFrame &frame, const Tensor &tensor) {
+    return ShadowFrame::needs_shadow(tensor) ? *frame.show(tensor, false) : tensor;
+}
+
+} // namespace
+
+// --- convolution
+// -----------------------------------------------------------------------------------
+
+// With a twin `convolution` is routed whole and never arrives here; these serve direct calls, and
+// the platforms without a twin, where PyTorch decomposes it down to these two.
+Tensor convolution_overrideable(const Tensor &input, const Tensor &weight,
+                                const OptionalTensor &bias, c10::SymIntArrayRef stride,
+                                c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                                bool transposed, c10::SymIntArrayRef output_padding,
+                                c10::SymInt groups) {
+    return at::convolution_symint(input, weight, bias, stride, padding, dilation, transposed,
+                                  output_padding, std::move(groups));
+}
+
+std::tuple<Tensor, Tensor, Tensor>
+convolution_backward_overrideable(const Tensor &grad_output, const Tensor &input,
+                                  const Tensor &weight, c10::SymIntArrayRef stride,
+                                  c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                                  bool transposed, c10::SymIntArrayRef output_padding,
+                                  c10::SymInt groups, std::array<bool, 3> output_mask) {
+    const c10::SymInt channels[] = {transposed ? weight.sym_size(1) * groups : weight.sym_size(0)};
+    return at::convolution_backward_symint(
+        grad_output, input, weight,
+        output_mask[2] ? at::OptionalSymIntArrayRef(channels) : at::OptionalSymIntArrayRef(),
+        stride, padding, dilation, transposed, output_padding, groups, output_mask);
+}
+
+// --- dropout
+// ---------------------------------------------------------------------------------------
+
+// The host's kernel names no generator and would draw from the host's default; the numbers and the
+// arithmetic are its own.
+std::tuple<Tensor, Tensor> native_dropout(const Tensor &input, double p,
+                                          std::optional<bool> train) {
+    TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+    if (input.numel() == 0) {
+        return {input, at::empty_like(input, input.options())};
+    }
+    if (train.has_value() && !*train) {
+        return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+    }
+    const double scale = p == 1 ? 0.0 : 1.0 / (1.0 - p);
+    Tensor mask = at::empty_like(input, input.options().dtype(at::kBool));
+    mask.bernoulli_(1.0 - p);
+    return {input.mul(mask).mul_(scale), mask};
+}
+
+// --- attention
+// -------------------------------------------------------------------------------------
+
+namespace {
+
+bool below_python(const Tensor &tensor) {
+    return !tensor.key_set().has_any(c10::python_ks);
+}
+
+// The twin's choice. Called with the user's own tensors, above autograd, and with fake ones under
+// torch.compile, which have no memory: those get the choice that needs no kernel.
+int64_t fused_sdp_choice(const Tensor &query, const Tensor &key, const Tensor &value,
+                         const OptionalTensor &mask, double dropout, bool causal,
+                         std::optional<double> scale, bool grouped) {
+    constexpr int64_t kMath = 0;
+    const bool real = below_python(query) && below_python(key) && below_python(value) &&
+                      (!mask.has_value() || below_python(*mask));
+    if (!twin.present || !real) {
+        return kMath;
+    }
+    ShadowFrame frame;
+    // The choice depends on who needs a gradient, which a shadow does not show: these stand-ins do.
+    const auto stand_in = [&](const Tensor &tensor) {
+        Tensor shadow = shown(frame, tensor);
+        if (tensor.requires_grad() && at::GradMode::is_enabled()) {
+            shadow = shadow.detach();
+            shadow.set_requires_grad(true);
+        }
+        return shadow;
+    };
+    OptionalTensor shown_mask;
+    if (mask.has_value()) {
+        shown_mask = stand_in(*mask);
+    }
+    return at::_fused_sdp_choice(stand_in(query), stand_in(key), stand_in(value), shown_mask,
+                                 dropout, causal, scale, grouped);
+}
+
+} // namespace
+
+} // namespace fl_torch::ops
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &fl_torch::ops::fused_sdp_choice)
+} // namespace at::native

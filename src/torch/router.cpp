@@ -1,0 +1,434 @@
+// router.cpp: the boxed path of every operator, and the decision which operators take it.
+//
+// Converts the arguments of a call that speak of flagos (tensors, lists, optionals, devices,
+// generators), calls the twin's kernel, and converts what comes back. Knows no operator's meaning
+// but what schemas and tags say; exceptions are the short lists below.
+#include "router.h"
+
+#include "errors.h"
+#include "fallback.h"
+#include "generator.h"
+#include "register.h"
+#include "shadow.h"
+
+#include "check.h"
+#include "fl/device.h"
+
+#include <c10/util/SmallVector.h>
+
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace fl_torch {
+
+namespace {
+
+using c10::IValue;
+using torch::jit::Stack;
+
+// --- schemas
+// ---------------------------------------------------------------------------------------
+
+bool holds(const c10::TypePtr &type, c10::TypeKind kind) {
+    if (type->kind() == kind) {
+        return true;
+    }
+    for (const auto &inner : type->containedTypes()) {
+        if (holds(inner, kind)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Device arguments are declared as int in some schemas' printed form, but have a type of their own.
+bool may_matter(const c10::TypePtr &type) {
+    return holds(type, c10::TypeKind::TensorType) || holds(type, c10::TypeKind::DeviceObjType) ||
+           holds(type, c10::TypeKind::GeneratorType);
+}
+
+bool writes_to(const c10::Argument &argument) {
+    return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+bool aliases_without_writing(const c10::Argument &result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+}
+
+// Results that describe a tensor rather than continue it lie on the host, also on an accelerator.
+uint32_t host_results_of(const std::string &name) {
+    static const std::unordered_map<std::string, uint32_t> table = {
+        {"aten::_pack_padded_sequence", 1u << 1}, // batch_sizes
+        {"aten::_nested_tensor_size", 1u << 0},
+        {"aten::_nested_tensor_strides", 1u << 0},
+        {"aten::_nested_tensor_storage_offsets", 1u << 0},
+    };
+    const auto found = table.find(name);
+    return found == table.end() ? 0 : found->second;
+}
+
+std::string name_of(const c10::OperatorName &name) {
+    return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+// --- one call through shadows
+// ----------------------------------------------------------------------
+
+// Keeps the caller's arguments alive while shadows stand in their place on the stack.
+using Held = c10::SmallVector<IValue, 8>;
+
+IValue shown_list(ShadowFrame &frame, const IValue &list, bool written) {
+    const bool optional = list.isOptionalTensorList();
+    if (!optional) {
+        c10::List<at::Tensor> shown;
+        shown.reserve(list.toListRef().size());
+        for (const IValue &element : list.toListRef()) {
+            const at::Tensor &tensor = element.toTensor();
+            shown.push_back(ShadowFrame::needs_shadow(tensor) ? *frame.show(tensor, written)
+                                                              : tensor);
+        }
+        return IValue(std::move(shown));
+    }
+    c10::List<std::optional<at::Tensor>> shown;
+    shown.reserve(list.toListRef().size());
+    for (const IValue &element : list.toListRef()) {
+        if (element.isNone()) {
+            shown.push_back(std::nullopt);
+            continue;
+        }
+        const at::Tensor &tensor = element.toTensor();
+        shown.push_back(ShadowFrame::needs_shadow(tensor) ? *frame.show(tensor, written) : tensor);
+    }
+    return IValue(std::move(shown));
+}
+
+bool is_tensor_list(const IValue &value) {
+    return value.isTensorList() || value.isOptionalTensorList();
+}
+
+void check_device(c10::Device device) {
+    if (device.has_index()) {
+        check(fl_device_check(device.index()));
+    }
+}
+
+void check_operands(const OperatorPlan &plan, const IValue *arguments) {
+    OperandCheck operands(plan.slot->name, plan.device_rule);
+    for (const auto &argument : plan.relevant) {
+        const IValue &value = arguments[argument.index];
+        if (value.isTensor()) {
+            operands.add(value.toTensor(), argument.written);
+        } else if (is_tensor_list(value)) {
+            for (const IValue &element : value.toListRef()) {
+                if (element.isTensor()) {
+                    operands.add(element.toTensor(), argument.written);
+                }
+            }
+        }
+    }
+}
+
+c10::DeviceIndex device_index_of(const OperatorPlan &plan, const IValue *arguments) {
+    for (const auto &argument : plan.relevant) {
+        const IValue &value = arguments[argument.index];
+        if (value.isTensor() && ShadowFrame::needs_shadow(value.toTensor())) {
+            return value.toTensor().device().index();
+        }
+        if (value.isDevice() && value.toDevice().type() == kFlagos) {
+            return value.toDevice().index();
+        }
+    }
+    return -1;
+}
+
+void adopt_results(ShadowFrame &frame, const OperatorPlan &plan, Stack *stack) {
+    c10::SmallVector<at::Tensor *, 8> results;
+    IValue *const first = stack->data() + (stack->size() - plan.returns);
+    for (uint16_t i = 0; i < plan.returns; i++) {
+        IValue &value = first[i];
+        if (C10_UNLIKELY(twin.is_host && ((plan.host_results >> i) & 1) != 0)) {
+            continue;
+        }
+        if (value.isTensor()) {
+            results.push_back(&value.toTensor());
+        } else if (is_tensor_list(value)) {
+            for (const IValue &element : value.toListRef()) {
+                if (element.isTensor()) {
+                    results.push_back(&const_cast<IValue &>(element).toTensor());
+                }
+            }
+        } else if (value.isDevice() && value.toDevice().type() == twin.type) {
+            value = IValue(to_flagos(value.toDevice()));
+        }
+    }
+    frame.adopt(results.data(), results.size());
+}
+
+void call_native(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *stack) {
+    IValue *const arguments = stack->data() + (stack->size() - plan.arguments);
+    if (twin.is_host) {
+        check_operands(plan, arguments);
+    }
+    Held held; // Outlives the frame, which points into it.
+    held.reserve(plan.relevant.size());
+    ShadowFrame frame;
+    for (const auto &argument : plan.relevant) {
+        IValue &value = arguments[argument.index];
+        if (value.isTensor()) {
+            if (ShadowFrame::needs_shadow(value.toTensor())) {
+                held.push_back(std::move(value));
+                value = IValue(*frame.show(held.back().toTensor(), argument.written));
+            }
+        } else if (argument.generator) {
+            std::optional<at::Generator> given;
+            if (value.isGenerator()) {
+                given = value.toGenerator();
+            }
+            value = IValue(to_twin(given, device_index_of(plan, arguments)));
+        } else if (value.isDevice()) {
+            if (value.toDevice().type() == kFlagos) {
+                check_device(value.toDevice());
+                value = IValue(to_twin(value.toDevice()));
+            }
+        } else if (is_tensor_list(value)) {
+            held.push_back(std::move(value));
+            value = shown_list(frame, held.back(), argument.written);
+        }
+    }
+    try {
+        op.redispatchBoxed(c10::DispatchKeySet(twin.key), stack);
+    } catch (...) {
+        rethrow_in_user_words(plan.slot->name);
+    }
+    if (plan.writes) {
+        frame.commit();
+    }
+    adopt_results(frame, plan, stack);
+}
+
+} // namespace
+
+OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot)
+    : slot(operator_slot), device_rule(device_rule_of(operator_slot->name)) {
+    const c10::FunctionSchema &schema = op.schema();
+    arguments = static_cast<uint16_t>(schema.arguments().size());
+    returns = static_cast<uint16_t>(schema.returns().size());
+    host_results = host_results_of(slot->name);
+    for (uint16_t i = 0; i < arguments; i++) {
+        const c10::Argument &argument = schema.arguments()[i];
+        if (may_matter(argument.type())) {
+            relevant.push_back(
+                {i, writes_to(argument), holds(argument.type(), c10::TypeKind::GeneratorType)});
+            writes |= relevant.back().written;
+        }
+    }
+    for (const c10::Argument &result : schema.returns()) {
+        returns_view |= aliases_without_writing(result);
+    }
+}
+
+void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *stack) {
+    const fl_route *const route = fl_slot_route(plan.slot);
+    const fl_route_kind kind = route == nullptr ? FL_ROUTE_CPU : route->kind;
+    fl_tally_count(thread_state().tally, plan.slot, kind);
+    if (C10_LIKELY(kind == FL_ROUTE_NATIVE)) {
+        call_native(plan, op, stack);
+    } else {
+        call_on_cpu(plan, op, stack);
+    }
+}
+
+void RoutedOperator::operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack *stack) {
+    route_call(plan_, op, stack);
+}
+
+// --- which operators are routed
+// --------------------------------------------------------------------
+
+namespace {
+
+// Namespaces whose operators are no kernels on tensors of one device, or that are ours.
+bool is_routed_namespace(std::string_view name) {
+    static const std::unordered_set<std::string_view> others = {
+        "flagos",
+        "c10d",
+        "_c10d_functional",
+        "_c10d_functional_autograd",
+        "symm_mem",
+        "profiler",
+        "prims",
+        "debugprims",
+        "rngprims",
+        "inductor",
+        "_test",
+        "static_runtime",
+        "debug_mode_ops",
+        "export",
+        "_dtensor",
+    };
+    return others.count(name.substr(0, name.find("::"))) == 0;
+}
+
+// Composites that stay composites: they only make or describe tensors, so that their parts are ours
+// already, or their meaning is ours (storage and metadata).
+bool stays_composite(const std::string &name) {
+    static const std::unordered_set<std::string> names = {
+        "aten::empty_like",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::_to_copy",
+        "aten::is_same_size",
+        "aten::_has_same_storage_numel",
+        "aten::lift",
+        "aten::lift_fresh",
+        "aten::_lazy_clone",
+        "aten::is_pinned",
+        "aten::_pin_memory",
+        "aten::set",
+        "aten::copy_sparse_to_sparse",
+        "aten::_make_dep_token",
+    };
+    return names.count(name) != 0;
+}
+
+bool has_argument(const c10::FunctionSchema &schema, c10::TypeKind kind) {
+    for (const c10::Argument &argument : schema.arguments()) {
+        if (holds(argument.type(), kind)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// A composite over explicit kernels is routed whole, so that every choice inside it is the twin's
+// (convolution's backend, for one). Not routed: views, which are metadata; what names a device, for
+// it makes tensors anywhere; random ones that name no generator, where the default is not the
+// twin's.
+bool is_routed_composite(const c10::OperatorHandle &op, const std::string &name) {
+    const c10::FunctionSchema &schema = op.schema();
+    if (!has_argument(schema, c10::TypeKind::TensorType) ||
+        has_argument(schema, c10::TypeKind::DeviceObjType) || stays_composite(name)) {
+        return false;
+    }
+    for (const c10::Argument &result : schema.returns()) {
+        if (aliases_without_writing(result)) {
+            return false;
+        }
+    }
+    for (const char *prefix : {"aten::set", "aten::resize", "aten::sparse_resize", "aten::_test"}) {
+        if (name.rfind(prefix, 0) == 0) {
+            return false;
+        }
+    }
+    if (op.hasTag(at::Tag::inplace_view)) {
+        return false;
+    }
+    if (twin.is_host && op.hasTag(at::Tag::nondeterministic_seeded) &&
+        !has_argument(schema, c10::TypeKind::GeneratorType)) {
+        return false;
+    }
+    return true;
+}
+
+bool is_routed(const c10::OperatorHandle &op, const std::string &name) {
+    if (op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
+        return false;
+    }
+    if (op.hasKernelForDispatchKey(twin.key)) {
+        return true;
+    }
+    return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+           is_routed_composite(op, name);
+}
+
+const fl_route kNativeRoute = {FL_ROUTE_NATIVE, nullptr};
+const fl_route kCpuRoute = {FL_ROUTE_CPU, nullptr};
+const fl_route kViewRoute = {FL_ROUTE_VIEW, nullptr};
+const fl_route kOwnRoute = {FL_ROUTE_OWN, nullptr};
+
+std::vector<c10::RegistrationHandleRAII> &registrations() {
+    // Never destroyed: deregistering at exit would race with threads that still run.
+    static auto *const handles = new std::vector<c10::RegistrationHandleRAII>;
+    return *handles;
+}
+
+// Operators that came after us and have no composite: found by name on their first call.
+void route_late(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack *stack) {
+    static auto *const lock = new std::mutex;
+    static auto *const plans =
+        new std::unordered_map<c10::OperatorName, std::unique_ptr<OperatorPlan>>;
+    const OperatorPlan *plan = nullptr;
+    {
+        const std::lock_guard<std::mutex> guard(*lock);
+        auto &entry = (*plans)[op.operator_name()];
+        if (entry == nullptr) {
+            TORCH_CHECK_NOT_IMPLEMENTED(
+                op.hasKernelForDispatchKey(twin.key) ||
+                    op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd),
+                "Could not run '", name_of(op.operator_name()),
+                "' on flagos: it has no kernel for '", c10::toString(c10::DispatchKey::PrivateUse1),
+                "' and none for '", c10::toString(twin.key),
+                "' that could serve it. Register one with torch.library for device type 'flagos' "
+                "or '",
+                c10::DeviceTypeName(twin.type, /*lower_case=*/true), "'.");
+            entry = std::make_unique<OperatorPlan>(
+                op,
+                offer_routes(op.operator_name(), twin.present ? FL_ROUTE_NATIVE : FL_ROUTE_CPU));
+        }
+        plan = entry.get();
+    }
+    route_call(*plan, op, stack);
+}
+
+} // namespace
+
+fl_slot *offer_routes(const c10::OperatorName &name, fl_route_kind kind) {
+    fl_slot *slot = nullptr;
+    check(fl_slot_get(name_of(name).c_str(), &slot));
+    switch (kind) {
+    case FL_ROUTE_NATIVE:
+        check(fl_slot_offer(slot, &kNativeRoute));
+        check(fl_slot_offer(slot, &kCpuRoute));
+        break;
+    case FL_ROUTE_CPU:
+        check(fl_slot_offer(slot, &kCpuRoute));
+        break;
+    case FL_ROUTE_VIEW:
+        check(fl_slot_offer(slot, &kViewRoute));
+        break;
+    default:
+        check(fl_slot_offer(slot, &kOwnRoute));
+        break;
+    }
+    return slot;
+}
+
+size_t register_router() {
+    auto &dispatcher = c10::Dispatcher::singleton();
+    const fl_route_kind kind = twin.present ? FL_ROUTE_NATIVE : FL_ROUTE_CPU;
+    size_t count = 0;
+    for (const c10::OperatorName &op_name : dispatcher.getAllOpNames()) {
+        const auto op = dispatcher.findOp(op_name);
+        if (!op.has_value() || !op->hasSchema() || !is_routed_namespace(op_name.name)) {
+            continue;
+        }
+        const std::string name = name_of(op_name);
+        if (!is_routed(*op, name)) {
+            continue;
+        }
+        auto kernel =
+            std::make_unique<RoutedOperator>(OperatorPlan(*op, offer_routes(op_name, kind)));
+        registrations().push_back(
+            dispatcher.registerImpl(op_name, c10::DispatchKey::PrivateUse1,
+                                    c10::KernelFunction::makeFromBoxedFunctor(std::move(kernel)),
+                                    std::nullopt, nullptr, "flagos router"));
+        count++;
+    }
+    registrations().push_back(dispatcher.registerFallback(
+        c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&route_late>(),
+        "flagos router"));
+    return count;
+}
+
+} // namespace fl_torch

@@ -1,0 +1,57 @@
+// router.h: one boxed function that serves any operator, in place of a generated wrapper each.
+#pragma once
+
+#include "device_check.h"
+
+#include "fl/route.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <vector>
+
+namespace fl_torch {
+
+// What the router must know of an operator, read once from its schema.
+struct OperatorPlan {
+    struct Argument {
+        uint16_t index;
+        bool written;
+        bool generator;
+    };
+
+    OperatorPlan(const c10::OperatorHandle &op, fl_slot *slot);
+
+    fl_slot *slot; // Owned by the core, lives as long as the process.
+    DeviceRule device_rule;
+    bool writes = false;       // Some argument is written to.
+    bool returns_view = false; // Some result aliases an argument that is not written to.
+    uint16_t arguments = 0, returns = 0;
+    uint32_t host_results = 0;      // Bit i: result i lies on the host by its meaning.
+    std::vector<Argument> relevant; // Those that may hold tensors, devices or generators.
+};
+
+// The kernel of one operator. Lives in the dispatcher.
+class RoutedOperator final : public c10::OperatorKernel {
+  public:
+    explicit RoutedOperator(OperatorPlan plan) : plan_(std::move(plan)) {}
+    void operator()(const c10::OperatorHandle &op, c10::DispatchKeySet keys,
+                    torch::jit::Stack *stack);
+
+  private:
+    const OperatorPlan plan_;
+};
+
+// Serve one call by the route that the slot has chosen. Also what typed operators fall back to when
+// their route is not the typed one.
+void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, torch::jit::Stack *stack);
+
+// Register the router for every operator that it should serve, and as the fallback for those that
+// libraries register later. Operators that already have a flagos kernel are left alone. Returns how
+// many were registered.
+size_t register_router();
+
+// Offer the routes of the chosen platform for an operator that the adapter serves.
+fl_slot *offer_routes(const c10::OperatorName &name, fl_route_kind kind);
+
+} // namespace fl_torch

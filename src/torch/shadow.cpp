@@ -1,0 +1,467 @@
+// shadow.cpp: binding, write-back and adoption. See shadow.h for the rules.
+//
+// Relies on the layout of c10::TensorImpl's protected fields, which a derived class may read and
+// write; nothing else of the adapter does.
+#include "shadow.h"
+
+#include "special.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/StorageImpl.h>
+
+#include <unordered_map>
+
+namespace fl_torch {
+
+namespace {
+
+// A window on the protected fields of tensors that are not ours to derive.
+struct Fields : c10::TensorImpl {
+    using TensorImpl::device_opt_;
+    using TensorImpl::key_set_;
+    static Fields &of(c10::TensorImpl *impl) {
+        return *static_cast<Fields *>(impl);
+    }
+};
+
+// The allocator of a shadow's storage: whatever allocator the twin has when the callee resizes, for
+// a user may exchange it at any time.
+struct TwinAllocator final : c10::Allocator {
+    c10::DataPtr allocate(size_t bytes) override {
+        return c10::GetAllocator(twin.type)->allocate(bytes);
+    }
+    c10::DeleterFnPtr raw_deleter() const override {
+        return c10::GetAllocator(twin.type)->raw_deleter();
+    }
+    void copy_data(void *destination, const void *source, size_t bytes) const override {
+        c10::GetAllocator(twin.type)->copy_data(destination, source, bytes);
+    }
+};
+
+TwinAllocator &twin_allocator() {
+    static auto *allocator = new TwinAllocator; // Outlives every storage, also at exit.
+    return *allocator;
+}
+
+c10::DataPtr owning_pointer(void *pointer, const c10::Storage &owner, c10::Device device) {
+    auto *keep = new c10::Storage(owner);
+    return c10::DataPtr(
+        pointer, keep, [](void *context) { delete static_cast<c10::Storage *>(context); }, device);
+}
+
+bool is_special(const c10::TensorImpl *impl) {
+    return (impl->key_set().raw_repr() & twin.special_keys) != 0;
+}
+
+bool same_layout(const c10::TensorImpl &a, const c10::TensorImpl &b) {
+    return a.sizes() == b.sizes() && a.strides() == b.strides() &&
+           a.storage_offset() == b.storage_offset();
+}
+
+} // namespace
+
+// --- one shadow
+// ------------------------------------------------------------------------------------
+
+Shadow::Shadow(c10::Storage storage)
+    : TensorImpl(c10::Storage(storage), c10::DispatchKeySet(twin.key),
+                 caffe2::TypeMeta::Make<float>()),
+      own_storage_(std::move(storage)) {}
+
+at::Tensor Shadow::create() {
+    // An inference tensor would have no version counter, and in-place operators count versions.
+    c10::InferenceMode normal_mode(false);
+    auto storage = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), 0,
+        c10::DataPtr(nullptr, to_twin(c10::Device(kFlagos, 0))), &twin_allocator(),
+        /*resizable=*/true);
+    return at::Tensor(c10::make_intrusive<Shadow>(c10::Storage(std::move(storage))));
+}
+
+bool Shadow::use_count_is_one() const {
+    return c10::raw::intrusive_ptr::use_count(const_cast<Shadow *>(this)) == 1;
+}
+
+void Shadow::bind_fields(const at::Tensor &tensor, bool written) {
+    auto *const source = static_cast<Shadow *>(tensor.unsafeGetTensorImpl());
+    original_ = &tensor;
+    written_ = written;
+    sizes_and_strides_ = source->sizes_and_strides_;
+    storage_offset_ = source->storage_offset_;
+    numel_ = source->numel_;
+    data_type_ = source->data_type_;
+    device_opt_ = to_twin(*source->device_opt_);
+    is_contiguous_ = source->is_contiguous_;
+    is_channels_last_ = source->is_channels_last_;
+    is_channels_last_contiguous_ = source->is_channels_last_contiguous_;
+    is_channels_last_3d_ = source->is_channels_last_3d_;
+    is_channels_last_3d_contiguous_ = source->is_channels_last_3d_contiguous_;
+    is_non_overlapping_and_dense_ = source->is_non_overlapping_and_dense_;
+    is_wrapped_number_ = source->is_wrapped_number_;
+    key_set_ = to_shadow_keys(source->key_set_);
+    if (C10_UNLIKELY(source->has_named_tensor_meta())) {
+        set_named_tensor_meta(source->named_tensor_meta()->clone());
+        has_names_ = true;
+    }
+}
+
+void Shadow::bind(const at::Tensor &tensor, bool written) {
+    bind_fields(tensor, written);
+    original_storage_ = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    c10::StorageImpl *const shown = own_storage_.unsafeGetStorageImpl();
+    c10::StorageImpl *const source = original_storage_;
+    if (C10_UNLIKELY(source == nullptr)) {
+        bound_pointer_ = nullptr;
+        bound_nbytes_ = 0;
+    } else {
+        // mutable_data materialises a copy-on-write storage, so that the callee writes to its own.
+        bound_pointer_ = written ? source->mutable_data() : const_cast<void *>(source->data());
+        bound_nbytes_ = source->nbytes();
+        if (C10_UNLIKELY(shown->resizable() != source->resizable())) {
+            shown->set_resizable(source->resizable());
+        }
+    }
+    shown->_mutable_data_ptr_no_checks() = c10::DataPtr(bound_pointer_, *device_opt_);
+    shown->unsafe_set_nbytes(bound_nbytes_);
+}
+
+void Shadow::bind_sharing(const at::Tensor &tensor, bool written, Shadow &lender) {
+    bind_fields(tensor, written);
+    lender_ = lender.lender_;
+    original_storage_ = lender_->original_storage_;
+    storage_ = lender_->own_storage_;
+    if (written) {
+        lender_->mark_written();
+        written_ = true;
+    }
+}
+
+void Shadow::mark_written() {
+    written_ = true;
+    Shadow &lender = *lender_;
+    if (lender.original_storage_ == nullptr) {
+        return;
+    }
+    void *pointer = lender.original_storage_->mutable_data();
+    if (pointer != lender.bound_pointer_) {
+        lender.bound_pointer_ = pointer;
+        lender.shown_storage()->_mutable_data_ptr_no_checks() =
+            c10::DataPtr(pointer, *lender.device_opt_);
+    }
+}
+
+void Shadow::write_back() {
+    c10::TensorImpl *const original = original_->unsafeGetTensorImpl();
+    c10::StorageImpl *const shown = storage_.unsafeGetStorageImpl();
+    Shadow &lender = *lender_;
+    if (C10_UNLIKELY(shown != lender.own_storage_.unsafeGetStorageImpl())) {
+        // The callee gave the operand another storage (set_ and its like).
+        shown->_mutable_data_ptr_no_checks().unsafe_set_device(original->device());
+        original->set_storage_keep_dtype(storage_);
+    } else if (C10_UNLIKELY(shown->data() != lender.bound_pointer_ ||
+                            shown->nbytes() != lender.bound_nbytes_)) {
+        c10::DataPtr &slot = shown->_mutable_data_ptr_no_checks();
+        c10::DataPtr moved = std::move(slot);
+        lender.bound_pointer_ = moved.get();
+        lender.bound_nbytes_ = shown->nbytes();
+        slot = c10::DataPtr(lender.bound_pointer_, *device_opt_);
+        moved.unsafe_set_device(original->device());
+        original_storage_->set_data_ptr_noswap(std::move(moved));
+        original_storage_->set_nbytes(lender.bound_nbytes_);
+    }
+    if (C10_UNLIKELY(!same_layout(*this, *original))) {
+        original->set_sizes_and_strides(sizes(), strides(), storage_offset());
+    }
+}
+
+bool Shadow::release_slow() {
+    if (has_names_) {
+        set_named_tensor_meta(nullptr);
+        has_names_ = false;
+    }
+    const bool alone = use_count_is_one();
+    if (alone && !storage_.is_alias_of(own_storage_)) {
+        storage_ = own_storage_;
+    }
+    lender_ = this;
+    if (alone && own_storage_.use_count() == 2) {
+        return true;
+    }
+    c10::StorageImpl *const shown = own_storage_.unsafeGetStorageImpl();
+    if (original_storage_ != nullptr && shown->data() == bound_pointer_) {
+        const c10::Storage &owner = original_->unsafeGetTensorImpl()->unsafe_storage();
+        shown->_mutable_data_ptr_no_checks() = owning_pointer(bound_pointer_, owner, *device_opt_);
+    }
+    return false;
+}
+
+// --- the stack of a thread
+// -------------------------------------------------------------------------
+
+thread_local ThreadState *t_thread_state = nullptr;
+
+ThreadState &make_thread_state() {
+    struct Holder {
+        ThreadState state;
+        ~Holder() {
+            t_thread_state = nullptr;
+        }
+    };
+    static thread_local std::unique_ptr<Holder> holder;
+    // Code that runs after this thread's destructors (late Python threads at exit) gets a state
+    // that is never freed.
+    static thread_local bool ended = false;
+    struct Mark {
+        ~Mark() {
+            ended = true;
+        }
+    };
+    ThreadState *state = nullptr;
+    if (ended) {
+        state = new ThreadState;
+    } else {
+        static thread_local Mark mark;
+        (void)mark;
+        holder = std::make_unique<Holder>();
+        state = &holder->state;
+    }
+    state->tally = fl_tally_self();
+    state->grow();
+    t_thread_state = state;
+    return *state;
+}
+
+void ThreadState::grow() {
+    auto chunk = std::make_unique<Slot[]>(kChunk);
+    for (uint32_t i = 0; i < kChunk; i++) {
+        chunk[i] = Shadow::create();
+    }
+    chunks.push_back(std::move(chunk));
+}
+
+// --- the shadows of one call
+// -----------------------------------------------------------------------
+
+struct ShadowFrame::Extra {
+    // Lists of hundreds of tensors are searched by hash instead of one by one.
+    std::unordered_map<const void *, uint32_t> by_tensor, by_storage;
+    uint32_t indexed = 0;
+    SpecialShadows special;
+};
+
+ShadowFrame::Extra &ShadowFrame::extra() {
+    if (extra_ == nullptr) {
+        extra_ = new Extra;
+    }
+    return *extra_;
+}
+
+ThreadState::Slot &ShadowFrame::show_lvalue(const at::Tensor &tensor, bool written) {
+    c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
+    if (C10_UNLIKELY(is_special(impl))) {
+        return extra().special.show(tensor, written);
+    }
+    const c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
+    constexpr uint32_t kLinear = 24;
+    Shadow *lender = nullptr;
+    if (C10_LIKELY(state_.top - base_ <= kLinear)) {
+        for (uint32_t i = base_; i < state_.top; i++) {
+            Shadow &shadow = state_.shadow(i);
+            if (shadow.original().unsafeGetTensorImpl() == impl) {
+                if (written && !shadow.written()) {
+                    shadow.mark_written();
+                }
+                return state_.slot(i);
+            }
+            if (C10_UNLIKELY(storage != nullptr && shadow.original_storage() == storage)) {
+                lender = &shadow;
+            }
+        }
+    } else {
+        Extra &index = extra();
+        for (uint32_t i = base_ + index.indexed; i < state_.top; i++, index.indexed++) {
+            Shadow &shadow = state_.shadow(i);
+            index.by_tensor.emplace(shadow.original().unsafeGetTensorImpl(), i);
+            index.by_storage.emplace(shadow.original_storage(), i);
+        }
+        if (auto found = index.by_tensor.find(impl); found != index.by_tensor.end()) {
+            if (written && !state_.shadow(found->second).written()) {
+                state_.shadow(found->second).mark_written();
+            }
+            return state_.slot(found->second);
+        }
+        if (auto found = index.by_storage.find(storage);
+            storage != nullptr && found != index.by_storage.end()) {
+            lender = &state_.shadow(found->second);
+        }
+    }
+    if (C10_UNLIKELY(state_.top == state_.chunks.size() * ThreadState::kChunk)) {
+        state_.grow();
+    }
+    Shadow &shadow = state_.shadow(state_.top);
+    if (C10_LIKELY(lender == nullptr)) {
+        shadow.bind(tensor, written);
+    } else {
+        shadow.bind_sharing(tensor, written, *lender);
+    }
+    return state_.slot(state_.top++);
+}
+
+void ShadowFrame::commit_special() {
+    extra_->special.write_back();
+}
+
+void ShadowFrame::release() {
+    // From the top down, so that a shadow that shares gives its storage back before the lender
+    // looks who else holds it.
+    while (state_.top != base_) {
+        state_.top--;
+        if (C10_UNLIKELY(!state_.shadow(state_.top).release())) {
+            state_.slot(state_.top) = Shadow::create();
+        }
+    }
+    delete extra_;
+    extra_ = nullptr;
+}
+
+const at::Tensor &ShadowFrame::original_of(const at::Tensor &result) const {
+    for (uint32_t i = base_; i < state_.top; i++) {
+        if (&state_.shadow(i) == result.unsafeGetTensorImpl()) {
+            return state_.shadow(i).original();
+        }
+    }
+    if (extra_ != nullptr) {
+        if (const at::Tensor *original = extra_->special.original_of(result)) {
+            return *original;
+        }
+    }
+    return result;
+}
+
+// --- results
+// ---------------------------------------------------------------------------------------
+
+void relabel(c10::TensorImpl *impl) {
+    Fields &fields = Fields::of(impl);
+    const c10::Device device = to_flagos(*fields.device_opt_);
+    fields.device_opt_ = device;
+    fields.key_set_ = to_flagos_keys(fields.key_set_);
+    if (c10::StorageImpl *storage = impl->unsafe_storage().unsafeGetStorageImpl()) {
+        storage->_mutable_data_ptr_no_checks().unsafe_set_device(device);
+    }
+}
+
+void ShadowFrame::adopt(at::Tensor *const *results, size_t count) {
+    bool shared = false;
+    for (size_t i = 0; i < count; i++) {
+        c10::TensorImpl *const impl = results[i]->unsafeGetTensorImpl();
+        if (!results[i]->defined() || impl->device_type() != twin.type) {
+            continue;
+        }
+        c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
+        if (C10_LIKELY(storage != nullptr && results[i]->use_count() == 1 &&
+                       c10::raw::intrusive_ptr::use_count(storage) == 1 && !is_special(impl))) {
+            relabel(impl);
+        } else if (const at::Tensor &original = original_of(*results[i]);
+                   !original.is_same(*results[i])) {
+            *results[i] = original;
+        } else {
+            shared = true;
+        }
+    }
+    if (C10_UNLIKELY(shared)) {
+        adopt_shared(results, count);
+    }
+}
+
+namespace {
+
+// A view of `original` with the layout of `view`, with the keys that autograd and autocast need.
+at::Tensor view_of(const at::Tensor &original, const c10::TensorImpl &view) {
+    constexpr auto lazy = c10::DispatchKeySet(
+        {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+    const c10::TensorImpl &base = *original.unsafeGetTensorImpl();
+    at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
+        c10::TensorImpl::VIEW, c10::Storage(base.unsafe_storage()),
+        (base.key_set() - lazy) | (view.key_set() & lazy), view.dtype());
+    result.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes(), view.strides(),
+                                                        view.storage_offset());
+    return result;
+}
+
+// A tensor on a storage that owns `result`'s: the twin's own objects stay as they are for whoever
+// else holds them.
+at::Tensor wrapper_of(const at::Tensor &result,
+                      std::unordered_map<const void *, c10::Storage> &wrapped) {
+    c10::TensorImpl &impl = *result.unsafeGetTensorImpl();
+    const c10::Storage &inner = impl.unsafe_storage();
+    c10::Storage &outer = wrapped[inner.unsafeGetStorageImpl()];
+    if (!outer) {
+        auto *const source = inner.unsafeGetStorageImpl();
+        outer = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+            c10::StorageImpl::use_byte_size_t(), source->nbytes(),
+            owning_pointer(const_cast<void *>(source->data()), inner, to_flagos(impl.device())),
+            c10::GetAllocator(kFlagos), /*resizable=*/true));
+    }
+    at::Tensor wrapper = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(outer), to_flagos_keys(impl.key_set()), impl.dtype());
+    wrapper.unsafeGetTensorImpl()->set_sizes_and_strides(impl.sizes(), impl.strides(),
+                                                         impl.storage_offset());
+    return wrapper;
+}
+
+} // namespace
+
+void ShadowFrame::adopt_shared(at::Tensor *const *results, size_t count) {
+    // How often the results themselves hold each tensor and storage: what nobody else holds is
+    // relabelled, whatever number of results share it (the outputs of a split of a fresh tensor).
+    std::unordered_map<const void *, uint32_t> holders;
+    const auto is_ours = [](const at::Tensor &t) {
+        return t.defined() && t.unsafeGetTensorImpl()->device_type() == twin.type;
+    };
+    for (size_t i = 0; i < count; i++) {
+        if (is_ours(*results[i])) {
+            c10::TensorImpl *impl = results[i]->unsafeGetTensorImpl();
+            if (++holders[impl] == 1 && impl->unsafe_storage()) {
+                ++holders[impl->unsafe_storage().unsafeGetStorageImpl()];
+            }
+        }
+    }
+    std::unordered_map<const void *, c10::Storage> wrapped;
+    std::vector<c10::TensorImpl *> exclusive;
+    for (size_t i = 0; i < count; i++) {
+        at::Tensor &result = *results[i];
+        if (!is_ours(result)) {
+            continue;
+        }
+        c10::TensorImpl *const impl = result.unsafeGetTensorImpl();
+        if (is_special(impl)) {
+            result = SpecialShadows::adopt(result, extra_ ? &extra_->special : nullptr);
+            continue;
+        }
+        c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
+        const at::Tensor *base = nullptr;
+        for (uint32_t k = base_; k < state_.top && base == nullptr; k++) {
+            if (storage != nullptr && state_.shadow(k).shown_storage() == storage) {
+                base = &state_.shadow(k).original();
+            }
+        }
+        if (base != nullptr) {
+            result = view_of(*base, *impl);
+        } else if (c10::raw::intrusive_ptr::use_count(impl) == holders[impl] &&
+                   (storage == nullptr ||
+                    c10::raw::intrusive_ptr::use_count(storage) == holders[storage])) {
+            exclusive.push_back(impl); // Relabelled last, so that sharers are still recognised.
+        } else {
+            result = wrapper_of(result, wrapped);
+        }
+    }
+    for (c10::TensorImpl *impl : exclusive) {
+        if (impl->device_type() == twin.type) {
+            relabel(impl);
+        }
+    }
+}
+
+} // namespace fl_torch

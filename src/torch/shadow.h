@@ -1,0 +1,189 @@
+// shadow.h: how a flagos tensor is shown to its twin for the length of one call, and how what comes
+// back becomes flagos again. The one place that knows this.
+//
+// A shadow is a tensor object of the twin's device that borrows a flagos tensor's pointer, sizes,
+// strides, offset, dtype and lazy bits. Nothing that a caller can see is ever written to, so that
+// any number of threads may use one tensor at once. Shadows live on a stack of the calling thread,
+// are rebound for each call, and neither touch a reference count nor the heap in the common case.
+//
+// Shadows of tensors that share a storage share a storage too, so that the twin's checks for
+// overlapping operands see what they would see natively.
+#pragma once
+
+#include "twin.h"
+
+#include "fl/route.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+namespace fl_torch {
+
+class Shadow final : public c10::TensorImpl {
+  public:
+    // An unbound shadow. Its owner is the stack's slot.
+    static at::Tensor create();
+
+    // Show `tensor`, which must be dense and live until release.
+    void bind(const at::Tensor &tensor, bool written);
+    // The same, on the storage of `lender`, whose tensor shares its storage with `tensor`.
+    void bind_sharing(const at::Tensor &tensor, bool written, Shadow &lender);
+
+    // Give back what binding took besides plain fields. Afterwards the shadow may be bound again,
+    // unless the callee kept it or a view of it: then `false` says that the slot needs a new one,
+    // and the kept one owns the original's storage.
+    bool release() {
+        // Two holders of the storage are the shadow itself; more, or fewer, is another story.
+        if (C10_LIKELY(use_count_is_one() && own_storage_.use_count() == 2 && !has_names_)) {
+            return true;
+        }
+        return release_slow();
+    }
+
+    // Write sizes, strides, offset, dtype and a replaced storage back to the original. Does nothing
+    // where the callee changed none of them.
+    void write_back();
+
+    const at::Tensor &original() const {
+        return *original_;
+    }
+    c10::StorageImpl *original_storage() const {
+        return original_storage_;
+    }
+    c10::StorageImpl *shown_storage() const {
+        return storage_.unsafeGetStorageImpl();
+    }
+    bool written() const {
+        return written_;
+    }
+    void mark_written();
+
+    explicit Shadow(c10::Storage storage);
+
+  private:
+    void bind_fields(const at::Tensor &tensor, bool written);
+    bool release_slow();
+    bool use_count_is_one() const;
+
+    c10::Storage own_storage_; // What storage_ goes back to after sharing or replacement.
+    const at::Tensor *original_ = nullptr; // Borrowed for the call.
+    c10::StorageImpl *original_storage_ = nullptr;
+    void *bound_pointer_ = nullptr; // To see whether the callee replaced the memory.
+    size_t bound_nbytes_ = 0;
+    Shadow *lender_ = this; // Whose storage is shown: this shadow's own, unless bound sharing.
+    bool written_ = false;
+    bool has_names_ = false;
+};
+
+// Per-thread state of the adapter, reached through one initial-exec TLS load.
+struct ThreadState {
+    // Engaged optionals, so that a slot serves as `const Tensor&`, `Tensor&` and
+    // `const std::optional<Tensor>&` without copying a handle.
+    using Slot = std::optional<at::Tensor>;
+    static constexpr uint32_t kChunk = 64;
+
+    std::vector<std::unique_ptr<Slot[]>> chunks;
+    uint32_t top = 0;
+    fl_tally *tally = nullptr;
+
+    Slot &slot(uint32_t index) {
+        return chunks[index / kChunk][index % kChunk];
+    }
+    Shadow &shadow(uint32_t index) {
+        return *static_cast<Shadow *>(slot(index)->unsafeGetTensorImpl());
+    }
+    void grow();
+};
+
+extern __attribute__((tls_model("initial-exec"))) thread_local ThreadState *t_thread_state;
+ThreadState &make_thread_state();
+
+inline ThreadState &thread_state() {
+    ThreadState *state = t_thread_state;
+    return C10_LIKELY(state != nullptr) ? *state : make_thread_state();
+}
+
+// The shadows of one call. Frames nest; each releases its own shadows when it ends, also after an
+// exception, and every operand is then as it was before.
+class ShadowFrame {
+  public:
+    ShadowFrame() : state_(thread_state()), base_(state_.top) {}
+    ShadowFrame(const ShadowFrame &) = delete;
+    ShadowFrame &operator=(const ShadowFrame &) = delete;
+    ~ShadowFrame() {
+        if (state_.top != base_ || C10_UNLIKELY(extra_ != nullptr)) {
+            release();
+        }
+    }
+
+    // What to pass to the twin in place of `tensor`: its shadow, or itself when it is no flagos
+    // tensor. A temporary is refused at compile time: the frame keeps a pointer to it.
+    template <class T>
+    ThreadState::Slot &show(T &&tensor, bool written) {
+        static_assert(std::is_lvalue_reference_v<T>,
+                      "a shadow borrows its tensor until the frame ends: bind a variable, not a "
+                      "temporary");
+        return show_lvalue(tensor, written);
+    }
+
+    // Whether `tensor` needs a shadow at all.
+    static bool needs_shadow(const at::Tensor &tensor) {
+        return tensor.defined() &&
+               tensor.unsafeGetTensorImpl()->device_type() == kFlagos; // device_type reads one byte
+    }
+
+    // Write back what the callee changed of written operands. Call once, after the call returned.
+    void commit() {
+        for (uint32_t i = base_; i < state_.top; i++) {
+            Shadow &shadow = state_.shadow(i);
+            if (shadow.written()) {
+                shadow.write_back();
+            }
+        }
+        if (C10_UNLIKELY(extra_ != nullptr)) {
+            commit_special();
+        }
+    }
+
+    // Make results flagos tensors: a shadow becomes its original, a view of a shadow a view of the
+    // original, a fresh tensor is relabelled, a tensor that somebody else holds is wrapped. Tensors
+    // of other devices than the twin's stay as they are. `results` points to handles that the
+    // caller owns.
+    void adopt(at::Tensor *const *results, size_t count);
+
+    void adopt(at::Tensor &result) {
+        at::Tensor *pointer = &result;
+        adopt(&pointer, 1);
+    }
+
+    // The caller's tensor behind a reference that the callee returned.
+    const at::Tensor &original_of(const at::Tensor &result) const;
+
+    ThreadState &state() {
+        return state_;
+    }
+
+  private:
+    ThreadState::Slot &show_lvalue(const at::Tensor &tensor, bool written);
+    ThreadState::Slot &show_special(const at::Tensor &tensor, bool written);
+    void adopt_shared(at::Tensor *const *results, size_t count);
+    void commit_special();
+    void release();
+
+    // What few calls need: an index over many shadows (lists of parameters), and the shadows of
+    // tensors that hold other tensors (sparse, quantized, nested), each on the heap.
+    struct Extra;
+    Extra &extra();
+
+    ThreadState &state_;
+    const uint32_t base_;
+    Extra *extra_ = nullptr; // Owned; deleted by release.
+};
+
+// Give a tensor that only this call holds the flagos label: tensor, storage and keys.
+void relabel(c10::TensorImpl *impl);
+
+} // namespace fl_torch

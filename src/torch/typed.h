@@ -1,0 +1,228 @@
+// typed.h: the unboxed kernel of a hot operator, made from its schema at compile time.
+//
+// One line in hot_ops.def gives an operator a kernel that takes PyTorch's own argument types, shows
+// each tensor by its shadow, calls the twin and adopts what comes back: no IValue, no reference
+// count, no heap. An operator whose slot was given another route takes the boxed path.
+#pragma once
+
+#include "device_check.h"
+#include "errors.h"
+#include "router.h"
+#include "shadow.h"
+
+#include <ATen/core/IListRef.h>
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
+
+#include <tuple>
+#include <type_traits>
+
+namespace fl_torch {
+
+// --- arguments
+// -------------------------------------------------------------------------------------
+
+// A list of shadows in place of a list of tensors. It holds handles, because the twin's kernels
+// want tensors side by side in memory.
+class ShownList {
+  public:
+    template <class List>
+    ShownList(ShadowFrame &frame, const List &tensors) {
+        shown_.reserve(tensors.size());
+        for (const at::Tensor &tensor : tensors) {
+            shown_.push_back(ShadowFrame::needs_shadow(tensor) ? *frame.show(tensor, false)
+                                                               : tensor);
+        }
+    }
+    operator at::TensorList() const {
+        return shown_;
+    }
+    operator at::ITensorListRef() const {
+        return at::ITensorListRef(at::TensorList(shown_));
+    }
+
+  private:
+    c10::SmallVector<at::Tensor, 8> shown_;
+};
+
+inline const at::Tensor &shown(ShadowFrame &frame, const at::Tensor &tensor) {
+    return ShadowFrame::needs_shadow(tensor) ? *frame.show(tensor, false) : tensor;
+}
+
+inline at::Tensor &shown(ShadowFrame &frame, at::Tensor &tensor) {
+    return ShadowFrame::needs_shadow(tensor) ? *frame.show(tensor, true) : tensor;
+}
+
+inline const std::optional<at::Tensor> &shown(ShadowFrame &frame,
+                                              const std::optional<at::Tensor> &tensor) {
+    return tensor.has_value() && ShadowFrame::needs_shadow(*tensor) ? frame.show(*tensor, false)
+                                                                    : tensor;
+}
+
+inline ShownList shown(ShadowFrame &frame, const at::ITensorListRef &tensors) {
+    return ShownList(frame, tensors);
+}
+
+inline ShownList shown(ShadowFrame &frame, at::TensorList &tensors) {
+    return ShownList(frame, tensors);
+}
+
+// Everything else passes as it is. What would have to be translated but is not is refused, so that
+// an operator that needs it cannot be added to the list by mistake.
+template <class T>
+T &&shown(ShadowFrame &, T &&value) {
+    using Plain = std::remove_cv_t<std::remove_reference_t<T>>;
+    static_assert(!std::is_same_v<Plain, at::Device> &&
+                      !std::is_same_v<Plain, std::optional<at::Device>> &&
+                      !std::is_same_v<Plain, std::optional<at::Generator>> &&
+                      !std::is_same_v<Plain, c10::List<std::optional<at::Tensor>>>,
+                  "this argument is translated on the boxed path only");
+    return std::forward<T>(value);
+}
+
+// --- operands of one device
+// ------------------------------------------------------------------------
+
+inline bool is_plain(const at::Tensor &tensor) {
+    return ShadowFrame::needs_shadow(tensor) || !tensor.defined() ||
+           tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+inline bool is_plain(const std::optional<at::Tensor> &tensor) {
+    return !tensor.has_value() || is_plain(*tensor);
+}
+inline bool is_plain(const at::ITensorListRef &tensors) {
+    for (const at::Tensor &tensor : tensors) {
+        if (!is_plain(tensor)) {
+            return false;
+        }
+    }
+    return true;
+}
+inline bool is_plain(const at::TensorList &tensors) {
+    return is_plain(at::ITensorListRef(tensors));
+}
+template <class T>
+bool is_plain(const T &) {
+    return true;
+}
+
+inline void add_operand(OperandCheck &operands, const at::Tensor &tensor, bool written) {
+    operands.add(tensor, written);
+}
+inline void add_operand(OperandCheck &operands, const std::optional<at::Tensor> &tensor, bool) {
+    if (tensor.has_value()) {
+        operands.add(*tensor, false);
+    }
+}
+inline void add_operand(OperandCheck &operands, const at::ITensorListRef &tensors, bool) {
+    for (const at::Tensor &tensor : tensors) {
+        operands.add(tensor, false);
+    }
+}
+inline void add_operand(OperandCheck &operands, const at::TensorList &tensors, bool) {
+    add_operand(operands, at::ITensorListRef(tensors), false);
+}
+template <class T>
+void add_operand(OperandCheck &, const T &, bool) {}
+
+template <class A>
+constexpr bool is_written = std::is_same_v<A, at::Tensor &>;
+
+// --- results
+// ---------------------------------------------------------------------------------------
+
+inline void adopt_result(ShadowFrame &frame, at::Tensor &result) {
+    frame.adopt(result);
+}
+
+inline void adopt_result(ShadowFrame &frame, std::vector<at::Tensor> &results) {
+    c10::SmallVector<at::Tensor *, 8> pointers;
+    for (at::Tensor &result : results) {
+        pointers.push_back(&result);
+    }
+    frame.adopt(pointers.data(), pointers.size());
+}
+
+template <class... R>
+void adopt_result(ShadowFrame &frame, std::tuple<R...> &results) {
+    static_assert((std::is_same_v<R, at::Tensor> && ...), "only tuples of tensors are typed");
+    std::apply(
+        [&](R &...result) {
+            at::Tensor *pointers[] = {&result...};
+            frame.adopt(pointers, sizeof...(R));
+        },
+        results);
+}
+
+template <class T>
+std::enable_if_t<std::is_arithmetic_v<T> || std::is_same_v<T, at::Scalar>>
+adopt_result(ShadowFrame &, T &) {}
+
+// --- the kernel
+// ------------------------------------------------------------------------------------
+
+// What every instance shares: its plan, made at registration.
+template <class Op>
+struct TypedState {
+    static inline const OperatorPlan *plan = nullptr;
+    static inline const c10::OperatorHandle *handle = nullptr;
+    static inline const c10::BoxedKernel *boxed = nullptr; // The router's kernel of the operator.
+};
+
+template <class Op, class Schema>
+struct Typed;
+
+template <class Op, class R, class... A>
+struct Typed<Op, R(A...)> {
+    static constexpr bool kWrites = (is_written<A> || ...);
+
+    static R call(A... arguments) {
+        const OperatorPlan &plan = *TypedState<Op>::plan;
+        const fl_route *const route = fl_slot_route(plan.slot);
+        if (C10_UNLIKELY(route->kind != FL_ROUTE_NATIVE)) {
+            return call_boxed(std::forward<A>(arguments)...);
+        }
+        if (twin.is_host && C10_UNLIKELY(!(is_plain(arguments) && ...))) {
+            OperandCheck operands(plan.slot->name, plan.device_rule);
+            (add_operand(operands, arguments, is_written<A>), ...);
+        }
+        ShadowFrame frame;
+        fl_tally_count(frame.state().tally, plan.slot, FL_ROUTE_NATIVE);
+        try {
+            return call_shown(frame, arguments...);
+        } catch (...) {
+            rethrow_in_user_words(plan.slot->name);
+        }
+    }
+
+  private:
+    static R call_shown(ShadowFrame &frame, std::remove_reference_t<A> &...arguments) {
+        const c10::DispatchKeySet keys(twin.key);
+        if constexpr (std::is_void_v<R>) {
+            Op::redispatch(keys, shown(frame, arguments)...);
+            if constexpr (kWrites) {
+                frame.commit();
+            }
+        } else if constexpr (std::is_lvalue_reference_v<R>) {
+            R result = Op::redispatch(keys, shown(frame, arguments)...);
+            frame.commit();
+            return const_cast<R>(frame.original_of(result));
+        } else {
+            R result = Op::redispatch(keys, shown(frame, arguments)...);
+            if constexpr (kWrites) {
+                frame.commit();
+            }
+            adopt_result(frame, result);
+            return result;
+        }
+    }
+
+    static R call_boxed(A... arguments) {
+        return c10::impl::BoxedKernelWrapper<R(A...)>::call(
+            *TypedState<Op>::boxed, *TypedState<Op>::handle,
+            c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), std::forward<A>(arguments)...);
+    }
+};
+
+} // namespace fl_torch
