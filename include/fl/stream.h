@@ -38,6 +38,12 @@ FL_API fl_status fl_stream_priority_range(fl_device device, int32_t *out_least,
 FL_API fl_status fl_stream_query(fl_device device, fl_stream stream); /* FL_OK or FL_NOT_READY. */
 FL_API fl_status fl_stream_synchronize(fl_device device, fl_stream stream);
 
+/* Run a function of the host in stream order, on a thread of the driver; it must not call the
+ * library. Where the platform has FL_CAP_HOST_FUNCTIONS it may touch memory of the stream's device.
+ * FL_NOT_SUPPORTED where the driver has no such thing. */
+FL_API fl_status fl_stream_host_call(fl_device device, fl_stream stream,
+                                     void (*function)(void *argument), void *argument);
+
 /* An event; created on its device, reusable, used by one thread at a time. */
 typedef struct fl_event fl_event;
 

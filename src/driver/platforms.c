@@ -4,14 +4,13 @@
  */
 #include "driver/host.h"
 #include "driver/registry.h"
+#include "driver/sim.h"
 #include "driver/vendors.h"
 
 const fl_platform *const fl__platforms_builtin[] = {
-    &fl__platform_cpu,
+    &fl__platform_cpu,    &fl__platform_sim,
 #define FL_VENDOR(id, ...) &fl__platform_##id,
 #include "driver/vendors.inc"
 #undef FL_VENDOR
-    &fl__platform_ascend,
-    &fl__platform_tsingmicro,
-    NULL,
+    &fl__platform_ascend, &fl__platform_tsingmicro, NULL,
 };

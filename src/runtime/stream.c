@@ -405,6 +405,15 @@ fl_status fl_stream_synchronize(fl_device device, fl_stream stream) {
     return fl__drv_stream_synchronize(drv, device, native);
 }
 
+fl_status fl_stream_host_call(fl_device device, fl_stream stream, void (*function)(void *argument),
+                              void *argument) {
+    const fl_driver *drv = NULL;
+    fl_native_stream native = NULL;
+    int32_t priority = 0;
+    FL_TRY(resolve(&device, stream, &drv, &native, &priority));
+    return fl__drv_stream_host_call(drv, device, native, function, argument);
+}
+
 /* --- current -----------------------------------------------------------------------------------
  */
 
