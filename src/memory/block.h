@@ -207,8 +207,9 @@ void fl__cache_set_fraction(fl__cache *cache, double fraction);
 /* --- stats.c -----------------------------------------------------------------------------------
  */
 
-void fl__stat_add(fl_stat stat[FL_POOL_COUNT], int32_t pool, int64_t amount);
-void fl__stat_drop(fl_stat stat[FL_POOL_COUNT], int32_t pool, int64_t amount);
+/* `stat` is an array by pool: the pool and the whole change together. */
+void fl__stat_add(fl_stat *stat, int32_t pool, int64_t amount);
+void fl__stat_drop(fl_stat *stat, int32_t pool, int64_t amount);
 void fl__stat_add_one(fl_stat *stat, int64_t amount);
 void fl__stat_drop_one(fl_stat *stat, int64_t amount);
 

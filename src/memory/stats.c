@@ -22,12 +22,12 @@ void fl__stat_drop_one(fl_stat *stat, int64_t amount) {
     stat->freed += amount;
 }
 
-void fl__stat_add(fl_stat stat[FL_POOL_COUNT], int32_t pool, int64_t amount) {
+void fl__stat_add(fl_stat *stat, int32_t pool, int64_t amount) {
     fl__stat_add_one(&stat[FL_POOL_ALL], amount);
     fl__stat_add_one(&stat[pool], amount);
 }
 
-void fl__stat_drop(fl_stat stat[FL_POOL_COUNT], int32_t pool, int64_t amount) {
+void fl__stat_drop(fl_stat *stat, int32_t pool, int64_t amount) {
     fl__stat_drop_one(&stat[FL_POOL_ALL], amount);
     fl__stat_drop_one(&stat[pool], amount);
 }
