@@ -193,6 +193,15 @@ typedef struct fl_platform {
  * live as long as the process. FL_WRONG_STATE once a platform was chosen or the name is taken. */
 FL_API fl_status fl_platform_register(const fl_platform *platform);
 
+/* Makes the driver of a platform that PyTorch drives. `runtime` is the driver of the same vendor
+ * runtime without PyTorch, whose slots without policy may be reused; NULL where it is not there. */
+typedef fl_status (*fl_twin_open_function)(const fl_platform *platform, const fl_driver *runtime,
+                                           const fl_driver **out_driver);
+
+/* The adapter says that this PyTorch answers to the twin's key, which makes the twin's platforms
+ * available. FL_WRONG_STATE once a platform was chosen. */
+FL_API fl_status fl_twin_register(fl_twin twin, fl_twin_open_function open);
+
 /* Choose, once a process: `name`, or when it is NULL the option TORCH_FL_PLATFORM, or else the
  * first platform in probe order whose probe succeeds. Choosing the same one again is FL_OK;
  * choosing another is FL_WRONG_STATE. An unknown name's message lists the known ones. The driver is

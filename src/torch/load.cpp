@@ -9,6 +9,7 @@
 #include "pinned.h"
 #include "register.h"
 #include "twin.h"
+#include "twin_driver.h"
 
 #include "fl/driver.h"
 
@@ -39,6 +40,7 @@ void load() {
 } // namespace fl_torch
 
 TORCH_LIBRARY(flagos, library) {
+    fl_torch::register_twin_driver(); // Before the core chooses a platform.
     library.def("_load() -> ()", [] { fl_torch::load(); });
     library.def("default_generator(int device) -> Generator?", [](int64_t device) {
         return fl_torch::default_generator(static_cast<c10::DeviceIndex>(device));
