@@ -19,7 +19,7 @@ enum {
  * hold a sum of all terms of two views, each of whose reaches fits 63 bits. */
 typedef struct term {
     int64_t coefficient;
-    int64_t most;
+    __int128 most;
 } term;
 
 typedef struct equation {
@@ -30,7 +30,7 @@ typedef struct equation {
     int64_t divisor[TERMS_MAX + 1]; /* Greatest common divisor of the coefficients from here on. */
 } equation;
 
-static void add_term(equation *eq, int64_t coefficient, int64_t most) {
+static void add_term(equation *eq, int64_t coefficient, __int128 most) {
     if (most > 0) {
         eq->terms[eq->count++] = (term){.coefficient = coefficient, .most = most};
     }
@@ -46,7 +46,7 @@ static int64_t common_divisor(int64_t a, int64_t b) {
 }
 
 /* Largest coefficients first: they leave the fewest choices. */
-static void prepare(equation *eq) {
+static void sort_terms(equation *eq) {
     for (int32_t i = 1; i < eq->count; i++) {
         for (int32_t j = i; j > 0 && eq->terms[j].coefficient > eq->terms[j - 1].coefficient; j--) {
             term swapped = eq->terms[j];
@@ -54,10 +54,27 @@ static void prepare(equation *eq) {
             eq->terms[j - 1] = swapped;
         }
     }
+}
+
+/* After sorting: terms of one coefficient are one term, c * x + c * y = c * (x + y). Without that,
+ * two halves of a matrix would be searched row by row. */
+static void merge_terms(equation *eq) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < eq->count; i++) {
+        if (kept > 0 && eq->terms[kept - 1].coefficient == eq->terms[i].coefficient) {
+            eq->terms[kept - 1].most += eq->terms[i].most;
+        } else {
+            eq->terms[kept++] = eq->terms[i];
+        }
+    }
+    eq->count = kept;
+}
+
+static void sum_up(equation *eq) {
     eq->reach[eq->count] = 0;
     eq->divisor[eq->count] = 0;
     for (int32_t i = eq->count - 1; i >= 0; i--) {
-        eq->reach[i] = eq->reach[i + 1] + (__int128)eq->terms[i].coefficient * eq->terms[i].most;
+        eq->reach[i] = eq->reach[i + 1] + eq->terms[i].coefficient * eq->terms[i].most;
         eq->divisor[i] = common_divisor(eq->terms[i].coefficient, eq->divisor[i + 1]);
     }
 }
@@ -70,11 +87,11 @@ static fl_overlap solve(equation *eq, int32_t first, __int128 sum) {
     if (sum == 0) {
         return FL_OVERLAP_YES;
     }
-    if (sum % eq->divisor[first] != 0) {
-        return FL_OVERLAP_NO;
-    }
     if (eq->steps-- <= 0) {
         return FL_OVERLAP_MAYBE;
+    }
+    if (sum % eq->divisor[first] != 0) {
+        return FL_OVERLAP_NO;
     }
     int64_t coefficient = eq->terms[first].coefficient;
     __int128 most = sum / coefficient;
@@ -92,9 +109,7 @@ static fl_overlap solve(equation *eq, int32_t first, __int128 sum) {
         }
         if (found == FL_OVERLAP_MAYBE) {
             answer = FL_OVERLAP_MAYBE;
-            if (eq->steps <= 0) {
-                break;
-            }
+            break; /* Only for want of steps. */
         }
     }
     return answer;
@@ -106,7 +121,6 @@ static fl_overlap solve(equation *eq, int32_t first, __int128 sum) {
 fl_overlap fl_view_self_overlap(const fl_view *view) {
     equation eq;
     eq.count = 0;
-    eq.steps = STEPS_MAX;
     if (fl_view_numel(view) < 2) {
         return FL_OVERLAP_NO;
     }
@@ -116,39 +130,34 @@ fl_overlap fl_view_self_overlap(const fl_view *view) {
         }
         add_term(&eq, view->stride[i] < 0 ? -view->stride[i] : view->stride[i], view->shape[i] - 1);
     }
-    prepare(&eq);
-    fl_overlap answer = FL_OVERLAP_NO;
+    sort_terms(&eq);
+    sum_up(&eq);
+    int32_t steps = STEPS_MAX;
     for (int32_t i = 0; i < eq.count; i++) {
-        /* first * coefficient + sum over later terms of (u - most) * coefficient = 0, 0 <= u <=
-         * 2 * most; the sum of most * coefficient is reach[i + 1]. */
         if (eq.terms[i].coefficient > eq.reach[i + 1]) {
             continue; /* As for every dense view: nothing later reaches as far as one step. */
         }
-        equation rest = eq;
+        /* d * coefficient + sum over later terms of (u - most) * coefficient = 0, 0 <= u <= 2 *
+         * most; the sum of most * coefficient is reach[i + 1]. */
+        equation rest;
+        rest.count = 0;
+        rest.steps = steps;
         for (int32_t j = i + 1; j < eq.count; j++) {
-            rest.terms[j].most *= 2;
+            add_term(&rest, eq.terms[j].coefficient, 2 * eq.terms[j].most);
         }
-        prepare(&rest);
-        __int128 target = eq.reach[i + 1];
-        for (int64_t d = 1; d <= eq.terms[i].most; d++) {
-            __int128 sum = target - (__int128)d * eq.terms[i].coefficient;
-            if (sum < 0) {
-                break;
-            }
-            fl_overlap found = solve(&rest, i + 1, sum);
-            if (found == FL_OVERLAP_YES) {
-                return FL_OVERLAP_YES;
-            }
-            if (found == FL_OVERLAP_MAYBE) {
-                answer = FL_OVERLAP_MAYBE;
-            }
-            if (rest.steps <= 0) {
-                return FL_OVERLAP_MAYBE;
+        merge_terms(&rest);
+        sum_up(&rest);
+        __int128 sum = eq.reach[i + 1];
+        for (__int128 d = 1; d <= eq.terms[i].most && sum >= 0; d++) {
+            sum -= eq.terms[i].coefficient;
+            fl_overlap found = solve(&rest, 0, sum);
+            if (found != FL_OVERLAP_NO) {
+                return found; /* "Maybe" is for want of steps: there are none for other terms. */
             }
         }
-        eq.steps = rest.steps;
+        steps = rest.steps;
     }
-    return answer;
+    return FL_OVERLAP_NO;
 }
 
 /* Adds a view's dimensions in bytes, each index counted from the end that makes its coefficient
@@ -196,6 +205,8 @@ fl_overlap fl_views_overlap(const fl_view *a, const fl_view *b) {
     add_term(&eq, 1, size_a - 1);
     add_term(&eq, 1, size_b - 1); /* byte_b is counted from its end. */
     sum += size_b - 1;
-    prepare(&eq);
+    sort_terms(&eq);
+    merge_terms(&eq);
+    sum_up(&eq);
     return solve(&eq, 0, sum);
 }

@@ -264,8 +264,9 @@ fl_status fl_view_init(fl_view *out, void *data, fl_dtype dtype, int32_t ndim, c
         int64_t size = shape[order[i]];
         result.shape[order[i]] = size;
         result.stride[order[i]] = stride;
-        /* As PyTorch does it: sizes of 0 count as 1 for the strides. */
-        if (__builtin_mul_overflow(stride, size > 1 ? size : 1, &stride)) {
+        /* As PyTorch does it: sizes of 0 count as 1 for the strides. The last product is no stride.
+         */
+        if (i + 1 < ndim && __builtin_mul_overflow(stride, size > 1 ? size : 1, &stride)) {
             return fl_fail(FL_INVALID_ARGUMENT, "the strides do not fit 63 bits");
         }
     }
