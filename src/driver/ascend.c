@@ -485,6 +485,7 @@ static fl_status open_library(const fl_platform *platform, const fl_driver **out
     fl__lock(&lock);
     if (!is_loaded) {
         const fl__library_search search = {
+            .maker = "Huawei Ascend",
             .platform = platform->name,
             .names = libraries,
             .max_names = sizeof(libraries) / sizeof(libraries[0]),

@@ -233,6 +233,7 @@ static void make_table(fl__cudalike *c) {
 static fl_status open_libraries(fl__cudalike *c) {
     const fl__cudalike_row *row = c->row;
     fl__library_search search = {
+        .maker = row->maker,
         .platform = row->name,
         .names = row->libraries,
         .max_names = FL__ROW_LIBRARIES,

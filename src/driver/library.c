@@ -102,6 +102,27 @@ static void add_directories(candidates *list, const fl__library_search *search) 
     }
 }
 
+/* The usual case deserves a short sentence: nothing of the vendor's is installed. What the loader
+ * says about a library that is there, and cannot be loaded, is passed on. */
+static fl_status fail(const fl__library_search *search, const candidates *list) {
+    char words[1024], names[512] = "", missing[MAX_PATH + 64];
+    (void)snprintf(words, sizeof(words), "%s", fl_last_message());
+    size_t used = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        (void)snprintf(missing, sizeof(missing), "%s: cannot open shared object file: No such file",
+                       list->names[i]);
+        if (!strstr(words, missing)) {
+            return fl_fail(FL_UNAVAILABLE, "%s: %s", search->maker, words);
+        }
+        if (used < sizeof(names)) {
+            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
+                                     list->names[i]);
+        }
+    }
+    return fl_fail(FL_UNAVAILABLE, "%s: none of its libraries was found (%s)", search->maker,
+                   names);
+}
+
 fl_status fl__library_open(const fl__library_search *search, fl__dl *out_dl) {
     candidates list = {.count = 0};
     add_vendor_path(&list, search);
@@ -116,6 +137,8 @@ fl_status fl__library_open(const fl__library_search *search, fl__dl *out_dl) {
     if (status == FL_OK) {
         fl_trace(FL_TRACE_DRIVER, "%s: %s%s", search->platform, out_dl->name,
                  out_dl->was_loaded ? " (loaded before, shared)" : "");
+    } else {
+        status = fail(search, &list);
     }
     for (size_t i = 0; i < list.count; i++) {
         if (status != FL_OK || list.names[i] != out_dl->name) {

@@ -11,6 +11,7 @@
 #include "base/dl.h"
 
 typedef struct fl__library_search {
+    const char *maker;    /* For people: whose library it is. */
     const char *platform; /* Name of a directory that may lie inside one of TORCH_FL_VENDOR_PATH. */
     const char *const *names; /* End with NULL or at max_names. */
     size_t max_names;
