@@ -143,8 +143,10 @@ static void *stream_main(void *argument) {
         }
         work_off(stream, FL__LIST_ENTRY(node, sim_task, link));
     }
-    fl__list_remove(&stream->link);
-    drop_stream(stream);
+    if (!fl__sim.is_exiting) { /* At exit everything stays as it is, for whoever looks at it. */
+        fl__list_remove(&stream->link);
+        drop_stream(stream);
+    }
     (void)pthread_cond_broadcast(&fl__sim.progress);
     fl__unlock(&fl__sim.lock);
     return NULL;

@@ -27,6 +27,27 @@ enum {
     OUTPUT_MAX = 1 << 16, /* Of one test; the rest is cut. */
 };
 
+/* Sanitizers ask for these: a test of what happens without memory must get NULL, not be ended. */
+FL_API const char *__asan_default_options(void);
+FL_API const char *__tsan_default_options(void);
+
+const char *__asan_default_options(void) {
+    return "allocator_may_return_null=1:detect_stack_use_after_return=1";
+}
+
+const char *__tsan_default_options(void) {
+    return "allocator_may_return_null=1:second_deadlock_stack=1";
+}
+
+/* A child that is meant to crash or to exit in the middle of work has nothing to give back. */
+static int is_crash_child;
+
+FL_API int __lsan_is_turned_off(void);
+
+FL_API int __lsan_is_turned_off(void) {
+    return is_crash_child;
+}
+
 static test_case *first_test;
 
 void test_register(test_case *test) {
@@ -97,6 +118,7 @@ int test_crash_of(void (*function)(void *argument), void *argument) {
         test_fail(__FILE__, __LINE__, "fork: %s", strerror(errno));
     }
     if (child == 0) {
+        is_crash_child = 1;
         /* The crash is wanted: sanitizers shall not report it, nor the kernel keep a core. */
         static const int signals[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
         for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {

@@ -161,6 +161,8 @@ static void check_elapsed(const char *platform) {
     CHECK_OK(fl_event_synchronize(end));
     CHECK_STATUS(fl_event_elapsed_ms(start, end, &ms), FL_INVALID_ARGUMENT);
     CHECK_CONTAINS(fl_last_message(), "timing");
+    fl_event_destroy(start);
+    fl_event_destroy(end);
 }
 
 TEST(event, elapsed_time_on_the_host) {
@@ -184,6 +186,8 @@ TEST(event, elapsed_time_of_work_that_still_runs) {
     CHECK(ms == -1);
     open_gate();
     CHECK_OK(fl_event_synchronize(end));
+    fl_event_destroy(start);
+    fl_event_destroy(end);
 }
 
 TEST(event, misuse) {
@@ -235,4 +239,5 @@ TEST(event, a_forked_child_may_only_forget_it) {
     CHECK_INT(test_crash_of(destroy_in_child, event), 0);
     CHECK_OK(fl_event_record(event, 0, FL_STREAM_DEFAULT));
     CHECK_OK(fl_event_synchronize(event));
+    fl_event_destroy(event);
 }
