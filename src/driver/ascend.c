@@ -249,8 +249,9 @@ static fl_status slot_mem_alloc(void *ctx, fl_device device, size_t bytes, void 
         status = fl__acl_failed(code, "aclrtMalloc", "allocating %zu bytes on device %d: ", bytes,
                                 device);
     } else if (!fl__aligned_is(ptr)) {
-        (void)fl__acl.free(ptr);
-        status = alloc_moved(device, bytes, &ptr);
+        code = fl__acl.free(ptr);
+        status = code ? fl__acl_failed(code, "aclrtFree", "freeing %p on device %d: ", ptr, device)
+                      : alloc_moved(device, bytes, &ptr);
     }
     leave(previous);
     if (status == FL_OK) {

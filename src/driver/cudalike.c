@@ -166,12 +166,6 @@ static fl_status find_symbols(fl__cudalike *c) {
     memcpy(&c->call.field, &found[at++], sizeof(found[0]));
 #include "driver/cudalike.inc"
 #undef FL_CUDALIKE
-    if (!c->call.memset_async && !c->call.memset) {
-        char name[NAME_SIZE];
-        (void)symbol_name(c->row, FL__SYM_memset_async, name);
-        return fl_fail(FL_UNAVAILABLE, "%s has no symbol %s, nor its synchronous form",
-                       c->runtime.name, name);
-    }
     return FL_OK;
 }
 

@@ -15,12 +15,23 @@
 
 enum { NOTHING_TO_RESTORE = -1 };
 
+/* After a failure that is not reported: the runtime has kept it for the thread. */
+static void clear(const fl__cudalike *c) {
+    if (c->call.get_last_error) {
+        (void)c->call.get_last_error();
+    }
+}
+
 /* Going back to a device on which nobody has made a context would make one there, and take some
  * hundred megabytes of it. */
 static bool has_context(const fl__cudalike *c, int device) {
     unsigned flags = 0;
     int active = 1;
-    if (!c->call.context_state || c->call.context_state(device, &flags, &active) != 0) {
+    if (!c->call.context_state) {
+        return true;
+    }
+    if (c->call.context_state(device, &flags, &active) != 0) {
+        clear(c);
         return true;
     }
     return active != 0;
@@ -34,7 +45,8 @@ fl_status fl__cudalike_enter(const fl__cudalike *c, fl_device device, int *out_p
             return FL_OK;
         }
     } else {
-        previous = NOTHING_TO_RESTORE; /* The next call tells what is wrong, if anything is. */
+        clear(c); /* The next call tells what is wrong, if anything is. */
+        previous = NOTHING_TO_RESTORE;
     }
     int code = c->call.set_device(device);
     if (code) {
@@ -48,9 +60,8 @@ fl_status fl__cudalike_enter(const fl__cudalike *c, fl_device device, int *out_p
 }
 
 void fl__cudalike_leave(const fl__cudalike *c, int previous) {
-    if (previous != NOTHING_TO_RESTORE && c->call.set_device(previous) != 0 &&
-        c->call.get_last_error) {
-        (void)c->call.get_last_error();
+    if (previous != NOTHING_TO_RESTORE && c->call.set_device(previous) != 0) {
+        clear(c);
     }
 }
 
@@ -83,9 +94,7 @@ static fl_status slot_device_count(void *ctx, int32_t *out_count) {
     }
     if (code) {
         count = 0;
-        if (c->call.get_last_error) {
-            (void)c->call.get_last_error();
-        }
+        clear(c);
     }
     *out_count = count;
     return FL_OK;
@@ -98,9 +107,7 @@ static int32_t attribute(const fl__cudalike *c, int32_t number, fl_device device
     }
     if (c->call.get_attribute(&value, number, device) != 0) {
         value = 0;
-        if (c->call.get_last_error) {
-            (void)c->call.get_last_error();
-        }
+        clear(c);
     }
     return value;
 }
@@ -267,14 +274,25 @@ static fl_status slot_copy(void *ctx, fl_device device, void *dst, const void *s
                                src, dst, (int)kind, device);
 }
 
-/* Without the ordered form: everything before it, the fill, and the fill's own end. */
-static int fill_and_wait(const fl__cudalike *c, void *dst, uint8_t value, size_t bytes,
-                         fl_native_stream stream) {
-    int code = c->call.stream_synchronize(stream);
-    if (!code) {
-        code = c->call.memset(dst, value, bytes);
+/* Without a fill of the runtime's: copies from pageable memory, which the runtime has read when the
+ * call returns. Page-locked memory would have to be freed, which waits for the whole device. */
+static int fill_from_host(const fl__cudalike *c, char *dst, uint8_t value, size_t bytes,
+                          fl_native_stream stream) {
+    enum { PIECE = 1 << 20, NO_MEMORY = 2 };
+    size_t piece = bytes < PIECE ? bytes : PIECE;
+    void *source = malloc(piece);
+    if (!source) {
+        return NO_MEMORY;
     }
-    return code ? code : c->call.device_synchronize();
+    memset(source, value, piece);
+    int code = 0;
+    for (size_t done = 0; done < bytes && !code; done += piece) {
+        size_t left = bytes - done;
+        code = c->call.memcpy_async(dst + done, source, left < piece ? left : piece,
+                                    FL_COPY_HOST_TO_DEVICE, stream);
+    }
+    free(source);
+    return code;
 }
 
 static fl_status slot_fill(void *ctx, fl_device device, void *dst, uint8_t value, size_t bytes,
@@ -282,10 +300,11 @@ static fl_status slot_fill(void *ctx, fl_device device, void *dst, uint8_t value
     const fl__cudalike *c = ctx;
     int previous;
     FL_TRY(fl__cudalike_enter(c, device, &previous));
-    int code = c->call.memset_async ? c->call.memset_async(dst, value, bytes, stream)
-                                    : fill_and_wait(c, dst, value, bytes, stream);
+    bool direct = c->call.memset_async != NULL;
+    int code = direct ? c->call.memset_async(dst, value, bytes, stream)
+                      : fill_from_host(c, dst, value, bytes, stream);
     return fl__cudalike_finish(c, previous, code,
-                               c->call.memset_async ? FL__SYM_memset_async : FL__SYM_memset,
+                               direct ? FL__SYM_memset_async : FL__SYM_memcpy_async,
                                "filling %zu bytes at %p on device %d: ", bytes, dst, device);
 }
 
@@ -329,8 +348,8 @@ static void enable_peer(fl__cudalike *c, fl_device device, fl_device peer) {
     if (!code && can) {
         code = c->call.enable_peer(peer, 0);
     }
-    if (code && c->call.get_last_error) {
-        (void)c->call.get_last_error(); /* 704, enabled already, is the usual one. */
+    if (code) {
+        clear(c); /* 704, enabled already, is the usual one. */
     }
     (void)atomic_fetch_or_explicit(&c->peers[device], bit, memory_order_release);
 }

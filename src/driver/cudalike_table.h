@@ -33,7 +33,6 @@ typedef int fl__call_copy_peer(void *, int, const void *, int, size_t, void *);
 typedef int fl__call_copy_peer_now(void *, int, const void *, int, size_t);
 typedef int fl__call_copy_2d(void *, size_t, const void *, size_t, size_t, size_t, int, void *);
 typedef int fl__call_fill(void *, int, size_t, void *);
-typedef int fl__call_fill_now(void *, int, size_t);
 typedef int fl__call_properties(void *, int);
 typedef int fl__call_name(char *, int, int);
 typedef int fl__call_total(size_t *, int);

@@ -4,7 +4,8 @@
  * Its headers are not public, and with them the numbers of its errors: what a code means is learnt
  * from the words that the runtime has for it, and the number for "not ready" may be given by the
  * option TORCH_FL_VENDOR_NOT_READY. Streams and events have no flags, host to host copies are
- * refused, nothing is said about alignment or about other devices. Must not know other vendors.
+ * refused, fills in order came late, nothing is said about alignment or about other devices. Must
+ * not know other vendors.
  */
 #define _GNU_SOURCE /* strcasestr */
 #include "fl/driver.h"
@@ -196,8 +197,9 @@ static fl_status slot_mem_alloc(void *ctx, fl_device device, size_t bytes, void 
     if (code) {
         status = fail_call(code, "txMalloc", "allocating %zu bytes on device %d: ", bytes, device);
     } else if (!fl__aligned_is(ptr)) {
-        (void)tx.free(ptr);
-        status = alloc_moved(device, bytes, &ptr);
+        code = tx.free(ptr);
+        status = code ? fail_call(code, "txFree", "freeing %p on device %d: ", ptr, device)
+                      : alloc_moved(device, bytes, &ptr);
     }
     leave(previous);
     if (status == FL_OK) {
@@ -256,13 +258,36 @@ static fl_status slot_copy(void *ctx, fl_device device, void *dst, const void *s
                   (int)kind, device);
 }
 
-/* Without the ordered form: everything before it, the fill, and the fill's own end. */
-static int fill_and_wait(void *dst, uint8_t value, size_t bytes, fl_native_stream stream) {
-    int code = tx.synchronize_stream(stream);
-    if (code == 0) {
-        code = tx.memset(dst, value, bytes);
+/* Without a fill of the runtime's: copies from page-locked memory, which has to live until they
+ * have run, so the stream is waited for. Writes which function answered. */
+static int fill_from_host(char *dst, uint8_t value, size_t bytes, fl_native_stream stream,
+                          const char **out_function) {
+    enum { PIECE = 1 << 20 };
+    size_t piece = bytes < PIECE ? bytes : PIECE;
+    void *source = NULL;
+    *out_function = "txMallocHost";
+    int code = tx.malloc_host(&source, piece);
+    if (code) {
+        return code;
     }
-    return code ? code : tx.synchronize_device();
+    memset(source, value, piece);
+    *out_function = "txMemcpyAsync";
+    for (size_t done = 0; done < bytes && !code; done += piece) {
+        size_t left = bytes - done;
+        code = tx.memcpy_async(dst + done, source, left < piece ? left : piece,
+                               FL_COPY_HOST_TO_DEVICE, stream);
+    }
+    int waited = tx.synchronize_stream(stream);
+    if (!code && waited) {
+        *out_function = "txStreamSynchronize";
+        code = waited;
+    }
+    int freed = tx.free_host(source);
+    if (!code && freed) {
+        *out_function = "txFreeHost";
+        code = freed;
+    }
+    return code;
 }
 
 static fl_status slot_fill(void *ctx, fl_device device, void *dst, uint8_t value, size_t bytes,
@@ -270,10 +295,11 @@ static fl_status slot_fill(void *ctx, fl_device device, void *dst, uint8_t value
     (void)ctx;
     int64_t previous;
     FL_TRY(enter(device, &previous));
+    const char *function = "txMemsetAsync";
     int code = tx.memset_async ? tx.memset_async(dst, value, bytes, stream)
-                               : fill_and_wait(dst, value, bytes, stream);
-    return finish(previous, code, tx.memset_async ? "txMemsetAsync" : "txMemset",
-                  "filling %zu bytes at %p on device %d: ", bytes, dst, device);
+                               : fill_from_host(dst, value, bytes, stream, &function);
+    return finish(previous, code, function, "filling %zu bytes at %p on device %d: ", bytes, dst,
+                  device);
 }
 
 /* --- streams ---------------------------------------------------------------------------------- */
@@ -411,6 +437,7 @@ static const fl_driver_limit limits[] = {
     {"stream.priority", "the runtime has one priority"},
     {"copy.two_dimensional", "the runtime has no pitched copy"},
     {"copy.peer", "the runtime has no copy between devices"},
+    {"copy.peer_order", "the runtime has no copy between devices"},
     {NULL, NULL},
 };
 
@@ -435,10 +462,6 @@ static fl_status find_symbols(const fl__dl *library) {
 #undef FL_TX
     if (used) {
         return fl_fail(FL_UNAVAILABLE, "%s has no symbol %s", library->name, missing);
-    }
-    if (!tx.memset_async && !tx.memset) {
-        return fl_fail(FL_UNAVAILABLE, "%s has no symbol txMemsetAsync, nor its synchronous form",
-                       library->name);
     }
     return FL_OK;
 }

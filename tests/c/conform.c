@@ -145,7 +145,7 @@ static void pause_us(long us) {
 }
 
 static void wait_at_gate(void *argument) {
-    enum { STEP_US = 200, STEPS = 50000 };
+    enum { STEP_US = 200, STEPS = 25000 };
     gate *g = argument;
     atomic_store(&g->was_reached, true);
     for (int i = 0; i < STEPS; i++) {
@@ -174,6 +174,14 @@ void bench_open(bench *b, gate *g) {
     bool late = atomic_load(&g->timed_out);
     atomic_store(&g->is_open, true);
     bench_true(b, !late, "a call waited for a stream that it must not wait for");
+}
+
+void bench_stays_busy(bench *b, fl_device device, fl_native_stream stream, const char *what) {
+    enum { STEP_US = 500, STEPS = 20 };
+    for (int i = 0; i < STEPS; i++) {
+        bench_status(b, b->driver->stream_query(b->ctx, device, stream), FL_NOT_READY, what);
+        pause_us(STEP_US);
+    }
 }
 
 /* --- shortcuts -------------------------------------------------------------------------------- */

@@ -16,7 +16,7 @@
 enum { BENCH_BLOCKS = 192, BENCH_STREAMS = 96, BENCH_EVENTS = 1100, BENCH_GATES = 8 };
 
 /* A host function that waits until it is let through; keeps a stream busy for as long as a test
- * wants. Opens by itself after ten seconds, so that a failure does not hang. */
+ * wants. Opens by itself after some seconds, so that a failure does not hang. */
 typedef struct gate {
     atomic_bool is_open;
     atomic_bool was_reached;
@@ -84,6 +84,8 @@ void bench_forget_event(bench *b, fl_native_event event);
 /* Keep a stream busy; skips the case where the driver has no host calls or waits for everything. */
 gate *bench_block_stream(bench *b, fl_device device, fl_native_stream stream);
 void bench_open(bench *b, gate *g);
+/* Some milliseconds long; a stream that need not wait has time to show it. */
+void bench_stays_busy(bench *b, fl_device device, fl_native_stream stream, const char *what);
 
 /* --- shortcuts -------------------------------------------------------------------------------- */
 

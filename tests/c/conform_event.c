@@ -96,15 +96,15 @@ static void wait(bench *b, fl_device first, fl_device second) {
     unsigned char *shared = bench_host(b, BYTES), *out = bench_host(b, BYTES), wanted[BYTES];
     char *from = bench_alloc(b, first, BYTES), *to = bench_alloc(b, second, BYTES);
     memset(shared, 0, BYTES);
-    gate *g = bench_block_stream(b, first, one);
     bench_ok(b, b->driver->fill(b->ctx, first, from, 0x66, BYTES, one), "fill");
+    bench_sync(b, first, one);
+    gate *g = bench_block_stream(b, first, one);
     bench_copy(b, first, shared, from, BYTES, FL_COPY_DEVICE_TO_HOST, one);
     bench_ok(b, record(b, first, event, one), "event_record");
     bench_ok(b, b->driver->stream_wait_event(b->ctx, second, two, event), "stream_wait_event");
     bench_copy(b, second, to, shared, BYTES, FL_COPY_HOST_TO_DEVICE, two);
     bench_copy(b, second, out, to, BYTES, FL_COPY_DEVICE_TO_HOST, two);
-    bench_status(b, b->driver->stream_query(b->ctx, second, two), FL_NOT_READY,
-                 "the waiting stream");
+    bench_stays_busy(b, second, two, "the waiting stream");
     bench_open(b, g);
     bench_sync(b, second, two);
     memset(wanted, 0x66, BYTES);
@@ -133,7 +133,7 @@ static void wait_for_last_record(bench *b) {
     bench_ok(b, record(b, 0, event, one), "event_record");
     bench_ok(b, b->driver->stream_wait_event(b->ctx, 0, three, event), "stream_wait_event");
     bench_ok(b, record(b, 0, event, two), "event_record, again");
-    bench_status(b, b->driver->stream_query(b->ctx, 0, three), FL_NOT_READY, "before the first");
+    bench_stays_busy(b, 0, three, "the stream that waits for the first record");
     bench_open(b, first);
     bench_sync(b, 0, three);
     bench_status(b, b->driver->event_query(b->ctx, 0, event), FL_NOT_READY,

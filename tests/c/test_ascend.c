@@ -106,7 +106,7 @@ TEST_WITH_LIMIT(ascend, every_failure, 60) {
                                             "aclrtGetDeviceInfo", "aclrtSetDevice", NULL};
     use_fakes("");
     const fl_driver *d = open_platform("ascend");
-    fail_every_call(d, fake(), 500000, tolerated, check_nothing_sticks);
+    fail_every_call(d, fake(), 500000, tolerated, "aclrtFree", check_nothing_sticks);
 }
 
 /* --- the current device ----------------------------------------------------------------------- */

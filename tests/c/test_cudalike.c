@@ -215,7 +215,7 @@ static void check_every_failure(const char *platform, const char *file, const ch
     tolerated[n] = names[n];
     use_fakes("");
     const fl_driver *d = open_platform(platform);
-    fail_every_call(d, fake_of(file), 999, tolerated, check_nothing_sticks);
+    fail_every_call(d, fake_of(file), 999, tolerated, "", check_nothing_sticks);
 }
 
 TEST_WITH_LIMIT(cudalike, every_failure_cuda, 60) {

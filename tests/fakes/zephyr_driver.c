@@ -130,14 +130,14 @@ static fl_status copy(void *ctx, fl_device device, void *dst, const void *src, s
     return status_of(zx_rtMemcpyAsync(dst, src, bytes, (int)kind, stream), "zx_rtMemcpyAsync");
 }
 
-/* The runtime fills only on its own stream: what came before on ours first, and then its end. */
+/* The runtime fills only on its default stream: what came before on ours, the fill, its end. */
 static fl_status fill(void *ctx, fl_device device, void *dst, uint8_t value, size_t bytes,
                       fl_native_stream stream) {
     (void)ctx;
     FL_TRY(use(device));
     FL_TRY(status_of(zx_rtStreamSynchronize(stream), "zx_rtStreamSynchronize"));
     FL_TRY(status_of(zx_rtMemset(dst, value, bytes), "zx_rtMemset"));
-    return status_of(zx_rtDeviceSynchronize(), "zx_rtDeviceSynchronize");
+    return status_of(zx_rtStreamSynchronize(NULL), "zx_rtStreamSynchronize");
 }
 
 /* --- streams ---------------------------------------------------------------------------------- */
@@ -244,6 +244,7 @@ static const fl_driver_limit limits[] = {
     {"stream.priority", "the runtime has one priority"},
     {"copy.two_dimensional", "the runtime has no pitched copy"},
     {"copy.peer", "copies between devices go through the host"},
+    {"copy.peer_order", "copies between devices go through the host"},
     {NULL, NULL},
 };
 
