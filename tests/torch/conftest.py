@@ -12,6 +12,8 @@ import sys
 
 import pytest
 
+from opinfo.counts import count_cases, pytest_terminal_summary  # noqa: F401 (found by pytest)
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 

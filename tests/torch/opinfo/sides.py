@@ -14,7 +14,7 @@ class Side:
 
     def __init__(self, name):
         self.name = name
-        self.type = torch.device(name).type
+        self.type = name.split(":")[0]
 
     def __repr__(self):
         return f"Side({self.name})"

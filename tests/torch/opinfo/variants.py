@@ -128,6 +128,13 @@ def gradients_of(side, op, sample, function):
     grad=True,
 )
 def double_backward(side, op, dtype, sample):
+    # On one thread: the second pass accumulates in the order of the nodes' numbers, which each
+    # thread counts for itself, and an accelerator's first pass runs on a thread of its own.
+    with torch.autograd.set_multithreading_enabled(False):
+        return second_gradients_of(side, op, sample)
+
+
+def second_gradients_of(side, op, sample):
     placed = Placed(side, op, sample)
     inputs = placed.differentiable()
     if not inputs:
