@@ -298,7 +298,7 @@ def test_views_that_no_schema_announces():
     def program(device):
         x = torch.arange(12.0).to(device).requires_grad_()
         parts = torch.unsafe_split(x * 1, 5)
-        whole = torch._unsafe_view(x * 1, [3, 4])
+        whole = torch.ops.aten._unsafe_view(x * 1, [3, 4])
         loss = sum((part * (i + 1)).sum() for i, part in enumerate(parts)) + (whole * whole).sum()
         loss.backward()
         return [*parts, whole, x.grad]

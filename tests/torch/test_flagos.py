@@ -171,7 +171,8 @@ def test_the_current_stream_belongs_to_the_thread():
 
 def test_events_order_and_measure():
     start, end = flagos.Event(enable_timing=True), flagos.Event(enable_timing=True)
-    assert isinstance(start, torch.Event)
+    assert isinstance(start, torch.Event) and isinstance(start, flagos.Event)
+    assert not isinstance(torch.Stream("flagos"), flagos.Event)
     stream = flagos.Stream()
     start.record(stream)
     with flagos.stream(stream):
@@ -186,6 +187,7 @@ def test_events_order_and_measure():
     recorded = stream.record_event()
     recorded.synchronize()
     assert isinstance(recorded, flagos.Event) and recorded.query()
+    assert torch.Stream("flagos").record_event(start) is start
 
 
 def test_what_events_cannot_do_is_said():

@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import pytest
+import torch
 from conftest import ROOT, run_python
 
 import torch_fl
@@ -120,29 +121,41 @@ print(len(before) > 10000)
 
 # --- bad input -----------------------------------------------------------------------------------
 
-USE = "import torch; print('torch is there', flush=True); torch.zeros(2, device='flagos')"
+FAILING = """
+import torch
+print("torch is there")
+def said(action):
+    try:
+        action()
+    except Exception as error:
+        print(type(error).__name__, str(error).replace("\\n", " "))
+    else:
+        print("no error")
+said(lambda: torch.zeros(2, device="flagos"))
+said(lambda: torch.zeros(2).to("flagos"))
+said(lambda: torch.flagos.current_device())
+said(lambda: __import__("torch_fl"))
+# The rest of torch goes on working.
+x = torch.ones(3, requires_grad=True)
+(x * 2).sum().backward()
+torch.manual_seed(0)
+print(x.grad.tolist(), torch.flagos.is_available(), torch.flagos.device_count(),
+      torch.accelerator.is_available())
+"""
 
 
 def check_failure(wanted, package_path=None, **environment):
-    """`import torch` works; the first use of the device, and `import torch_fl`, say `wanted`."""
+    """`import torch` works; each first use of the device, and `import torch_fl`, say `wanted`."""
     if package_path:
         environment["PYTHONPATH"] = package_path
-    used = run_python(USE, **environment, **NO_CUDA)
-    assert used.stdout == "torch is there\n", used.stderr
-    asked = run_python("import torch_fl", **environment, **NO_CUDA)
-    for done in (used, asked):
-        message = last_line(done)
-        for words in wanted:
-            assert words in message, message
-    # Without a device the rest of torch goes on working.
-    rest = run_python(
-        "import torch; x = torch.ones(3, requires_grad=True); (x * 2).sum().backward(); "
-        "torch.manual_seed(0); print(x.grad.tolist(), torch.flagos.is_available(), "
-        "torch.flagos.device_count(), torch.accelerator.is_available())",
-        **environment,
-        **NO_CUDA,
-    )
-    assert rest.stdout == "[2.0, 2.0, 2.0] False 0 False\n", rest.stderr
+    done = run_python(FAILING, **environment, **NO_CUDA)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    first, *said, last = done.stdout.splitlines()
+    assert first == "torch is there"
+    assert [line.split()[0] for line in said] == ["RuntimeError"] * 3 + ["ImportError"]
+    for line in said:
+        assert all(words in line for words in wanted), line
+    assert last == "[2.0, 2.0, 2.0] False 0 False"
 
 
 def test_unknown_platform():
@@ -169,8 +182,6 @@ def test_a_copy_works_where_it_lies(copied, python):
 def test_wrong_torch(copied):
     path = copied / "lib" / "adapter.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "torch": "2.3.1+cu121"}))
-    import torch
-
     check_failure(["2.3", torch.__version__, "pip install", "make build"], copied.parent)
 
 

@@ -18,27 +18,21 @@ class Stream(torch.Stream):
             return super().__new__(cls, priority=priority, **kwargs)
         return super().__new__(cls, torch.device("flagos", index_of(device)), priority=priority)
 
-    def record_event(self, event=None):
-        """Record `event`, or a new one, and answer it."""
-        if event is None:
-            event = Event()
-        event.record(self)
-        return event
-
-    def wait_event(self, event):
-        """Let later work of this stream wait for `event`. Returns at once."""
-        event.wait(self)
-
-    def wait_stream(self, stream):
-        """Let later work of this stream wait for what `stream` has been given so far."""
-        self.wait_event(stream.record_event())
-
     def __repr__(self):
         return f"<torch.flagos.Stream device={self.device} stream_id={self.stream_id:#x}>"
 
 
-class Event(torch.Event):
-    """A mark in a stream; made on the device of the stream that first records it."""
+class _EventType(type):
+    def __instancecheck__(cls, object):
+        return isinstance(object, torch.Event) and object.device.type == "flagos"
+
+
+class Event(metaclass=_EventType):
+    """A mark in a stream; made on the device of the stream that first records it.
+
+    Calling it makes a torch.Event, since PyTorch's functions accept that class alone and no class
+    derived from it; isinstance holds for those of this device.
+    """
 
     def __new__(cls, enable_timing=False, blocking=False, interprocess=False, external=False):
         if interprocess or external:
@@ -46,18 +40,7 @@ class Event(torch.Event):
                 "torch.flagos.Event: events are not shared between processes or with graphs"
             )
         _lazy_init()
-        return super().__new__(cls, "flagos", enable_timing=enable_timing, blocking=blocking)
-
-    def record(self, stream=None):
-        """Mark what `stream` (the current one by default) has been given so far."""
-        super().record(current_stream() if stream is None else stream)
-
-    def wait(self, stream=None):
-        """Let later work of `stream` (the current one by default) wait for this event."""
-        super().wait(current_stream() if stream is None else stream)
-
-    def __repr__(self):
-        return f"<torch.flagos.Event device={self.device}>"
+        return torch.Event("flagos", enable_timing=enable_timing, blocking=blocking)
 
 
 def _from(stream):

@@ -1,0 +1,96 @@
+"""Run a piece of code on flagos and on its twin, and compare bit for bit.
+
+A case is a function at the top of a test module that takes a device first and gives back tensors,
+in any nesting of tuples, lists and dicts. With the host as the twin both run in this process, for
+nothing of ours touches plain CPU tensors. Other twins run in a child that does not load torch_fl:
+in this process PyTorch's accelerator is flagos. So the modules that hold cases may not import
+torch_fl while they are imported.
+"""
+
+import importlib
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import torch
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def on_host(value):
+    """The same nesting with every tensor on the host, strides kept; other values as they are."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        copy = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
+        return copy.copy_(value)
+    if isinstance(value, dict):
+        return {key: on_host(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [on_host(item) for item in value]
+    return value
+
+
+def differences(ours, twins, where="result"):
+    """Sentences about what differs; bits count, so two NaNs of one pattern are equal."""
+    if isinstance(twins, torch.Tensor):
+        for field in ("dtype", "shape"):
+            if getattr(ours, field) != getattr(twins, field):
+                return [f"{where}: {field} {getattr(ours, field)}, not {getattr(twins, field)}"]
+        if ours.stride() != twins.stride():
+            return [f"{where}: strides {ours.stride()}, not {twins.stride()}"]
+        ours, twins = ours.contiguous(), twins.contiguous()
+        if not torch.equal(ours.view(-1).view(torch.uint8), twins.view(-1).view(torch.uint8)):
+            gap = (ours.to(torch.float64) - twins.to(torch.float64)).abs().max().item()
+            return [f"{where}: other bits, by {gap} at most"]
+        return []
+    if isinstance(twins, dict):
+        if list(ours) != list(twins):
+            return [f"{where}: keys {list(ours)}, not {list(twins)}"]
+        return [line for key in twins for line in differences(ours[key], twins[key], f"{where}.{key}")]
+    if isinstance(twins, list):
+        if len(ours) != len(twins):
+            return [f"{where}: {len(ours)} items, not {len(twins)}"]
+        pairs = enumerate(zip(ours, twins))
+        return [line for i, (a, b) in pairs for line in differences(a, b, f"{where}[{i}]")]
+    return [] if ours == twins else [f"{where}: {ours!r}, not {twins!r}"]
+
+
+def run(case, device, arguments):
+    torch.manual_seed(0)
+    return on_host(case(device, *arguments))
+
+
+def run_on_twin(case, arguments):
+    import torch_fl
+
+    twin = torch_fl.platform()["twin"]
+    if twin == "cpu":
+        return run(case, "cpu", arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "call.pt"
+        torch.save((case.__module__, case.__name__, twin, arguments), path)
+        subprocess.run(
+            [sys.executable, str(HERE / "twins.py"), str(path)],
+            check=True,
+            env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        )
+        return torch.load(path, weights_only=False)
+
+
+def assert_same_as_twin(case, *arguments):
+    lines = differences(run(case, "flagos", arguments), run_on_twin(case, arguments))
+    assert not lines, "\n".join(lines)
+
+
+def main(path):
+    sys.path.insert(0, str(HERE))
+    module, name, twin, arguments = torch.load(path, weights_only=False)
+    case = getattr(importlib.import_module(module), name)
+    assert "torch_fl" not in sys.modules, "the twin's process must not load torch_fl"
+    torch.save(run(case, twin, arguments), path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
