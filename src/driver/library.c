@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "fl/debug.h"
 
 enum { MAX_CANDIDATES = 128, MAX_PATH = 1024 };
@@ -123,6 +124,33 @@ static fl_status fail(const fl__library_search *search, const candidates *list) 
                    names);
 }
 
+/* Names of opened libraries, which handles refer to; kept as long as the process, one copy each. */
+typedef struct opened {
+    struct opened *next;
+    const char *name;
+} opened;
+
+static opened *all_opened;
+static fl__mutex lock = FL__MUTEX_INIT;
+
+/* Takes the copy over. NULL on exhaustion of memory. */
+static const char *keep_name(const char *name) {
+    fl__lock(&lock);
+    opened *node = all_opened;
+    while (node && strcmp(node->name, name) != 0) {
+        node = node->next;
+    }
+    if (!node) {
+        node = malloc(sizeof(*node));
+        if (node) {
+            *node = (opened){.next = all_opened, .name = name};
+            all_opened = node;
+        }
+    }
+    fl__unlock(&lock);
+    return node ? node->name : NULL;
+}
+
 fl_status fl__library_open(const fl__library_search *search, fl__dl *out_dl) {
     candidates list = {.count = 0};
     add_vendor_path(&list, search);
@@ -133,17 +161,23 @@ fl_status fl__library_open(const fl__library_search *search, fl__dl *out_dl) {
         add_names(&list, search);
         add_directories(&list, search);
     }
+    const char *kept = NULL;
     fl_status status = fl__dl_open(list.names, list.count, out_dl);
     if (status == FL_OK) {
-        fl_trace(FL_TRACE_DRIVER, "%s: %s%s", search->platform, out_dl->name,
-                 out_dl->was_loaded ? " (loaded before, shared)" : "");
+        kept = keep_name(out_dl->name);
+        status = kept ? FL_OK : fl_fail(FL_OUT_OF_MEMORY, "%s: no memory", search->maker);
     } else {
         status = fail(search, &list);
     }
     for (size_t i = 0; i < list.count; i++) {
-        if (status != FL_OK || list.names[i] != out_dl->name) {
+        if (list.names[i] != kept) {
             free((void *)(uintptr_t)list.names[i]);
         }
+    }
+    if (status == FL_OK) {
+        out_dl->name = kept;
+        fl_trace(FL_TRACE_DRIVER, "%s: %s%s", search->platform, out_dl->name,
+                 out_dl->was_loaded ? " (loaded before, shared)" : "");
     }
     return status;
 }

@@ -21,8 +21,13 @@ typedef struct parsed {
     struct parsed *next;
     fl__cudalike_row row;
     fl_platform platform;
-    int line; /* Where it began. */
+    char *text; /* In the first row of a text: the copy that all of them refer to. */
+    int line;   /* Where it began. */
 } parsed;
+
+/* Every row that was given away; they live as long as the process. */
+static parsed *all_rows;
+static fl__mutex all_lock = FL__MUTEX_INIT;
 
 typedef struct reader {
     const char *file;
@@ -325,7 +330,13 @@ fl_status fl__rows_parse(const char *text, size_t bytes, const char *file,
     if (status != FL_OK || !r.first) {
         goto fail;
     }
-    for (parsed *p = r.first; p && status == FL_OK; p = p->next) {
+    r.first->text = copy;
+    fl__lock(&all_lock);
+    parsed *older = all_rows;
+    *r.end = older;
+    all_rows = r.first;
+    fl__unlock(&all_lock);
+    for (parsed *p = r.first; p != older && status == FL_OK; p = p->next) {
         status = take(&p->platform);
     }
     return status;

@@ -65,6 +65,7 @@ TEST(fault, not_ready_is_an_answer) {
     CHECK_STATUS(d->event_query(d->ctx, 0, event), FL_NOT_READY);
     CHECK_STRING(fl_last_message(), "before");
     CHECK_OK(d->event_query(d->ctx, 0, event));
+    CHECK_OK(d->event_destroy(d->ctx, 0, event));
 }
 
 /* Raise n until nothing fails any more: each call of the run was failed once. */
@@ -126,6 +127,7 @@ TEST(wrap_trace, writes_down_each_call) {
     CHECK_INT(fl__call_trace_find(trace, 0, FL__SLOT_event_record), 1);
     CHECK_INT(fl__call_trace_find(trace, 1, FL__SLOT_copy), 3);
     CHECK_INT(fl__call_trace_find(trace, 0, FL__SLOT_fill), 4);
+    CHECK_OK(d->event_destroy(d->ctx, 1, event));
     CHECK_OK(use_every_slot(d, 0));
     CHECK(fl__call_trace_count(trace) > 30);
     fl__call_trace_destroy(trace);
