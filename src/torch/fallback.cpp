@@ -200,7 +200,7 @@ void call_on_cpu(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
             value = IValue(to_twin(given, operands.device().index()));
         }
     }
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    op.redispatchBoxed(c10::DispatchKeySet(plan.keys.host), stack);
     operands.copy_back();
     IValue *const results = stack->data() + (stack->size() - plan.returns);
     for (uint16_t i = 0; i < plan.returns; i++) {

@@ -48,6 +48,15 @@ bool may_matter(const c10::TypePtr &type) {
            holds(type, c10::TypeKind::GeneratorType);
 }
 
+bool has_argument(const c10::FunctionSchema &schema, c10::TypeKind kind) {
+    for (const c10::Argument &argument : schema.arguments()) {
+        if (holds(argument.type(), kind)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool writes_to(const c10::Argument &argument) {
     return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
@@ -197,7 +206,7 @@ void call_native(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
         }
     }
     try {
-        op.redispatchBoxed(c10::DispatchKeySet(twin.key), stack);
+        op.redispatchBoxed(c10::DispatchKeySet(plan.keys.twin), stack);
     } catch (...) {
         rethrow_in_user_words(plan.slot->name);
     }
@@ -207,10 +216,62 @@ void call_native(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
     adopt_results(frame, plan, stack);
 }
 
+// Operators on tensors that hold other tensors which only look at the holder, or are written in
+// PyTorch as other operators on what it holds, with one function for every device. So are all that
+// return a view, and all that name a device, which may be another one than the tensor's.
+bool is_structural(const OperatorPlan &plan, const c10::OperatorHandle &op) {
+    static const std::unordered_set<std::string> names = {
+        // Sparse.
+        "aten::_nnz",
+        "aten::sparse_dim",
+        "aten::dense_dim",
+        "aten::_dimI",
+        "aten::_dimV",
+        "aten::is_coalesced",
+        "aten::_coalesced_",
+        "aten::sparse_resize_",
+        "aten::sparse_resize_and_clear_",
+        "aten::resize_as_sparse_",
+        "aten::copy_sparse_to_sparse_",
+        // Quantized.
+        "aten::q_scale",
+        "aten::q_zero_point",
+        "aten::q_per_channel_scales",
+        "aten::q_per_channel_zero_points",
+        "aten::q_per_channel_axis",
+        "aten::qscheme",
+        "aten::set_.source_Storage_storage_offset",
+        // Nested.
+        "aten::_nested_tensor_size",
+        "aten::_nested_tensor_strides",
+        "aten::_nested_tensor_storage_offsets",
+        "aten::_nested_view_from_buffer",
+        "aten::is_same_size",
+    };
+    static const std::unordered_set<std::string> unless_quantized = {
+        "aten::copy_", "aten::clone", "aten::resize_", "aten::zero_"};
+    const std::string name = plan.slot->name;
+    if (!op.hasKernelForDispatchKey(plan.keys.host)) {
+        return false;
+    }
+    if (plan.keys.flagos == c10::DispatchKey::PrivateUse1) {
+        return name == "aten::_nested_view_from_buffer";
+    }
+    return plan.returns_view || has_argument(op.schema(), c10::TypeKind::DeviceObjType) ||
+           names.count(name) != 0 ||
+           (plan.keys.flagos != c10::DispatchKey::QuantizedPrivateUse1 &&
+            unless_quantized.count(name) != 0);
+}
+
 } // namespace
 
 OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot)
-    : slot(operator_slot), device_rule(device_rule_of(operator_slot->name)) {
+    : OperatorPlan(op, operator_slot,
+                   {c10::DispatchKey::PrivateUse1, twin.key, c10::DispatchKey::CPU}) {}
+
+OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot,
+                           const KindKeys &kind)
+    : slot(operator_slot), keys(kind), device_rule(device_rule_of(operator_slot->name)) {
     const c10::FunctionSchema &schema = op.schema();
     arguments = static_cast<uint16_t>(schema.arguments().size());
     returns = static_cast<uint16_t>(schema.returns().size());
@@ -226,14 +287,22 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
     for (const c10::Argument &result : schema.returns()) {
         returns_view |= aliases_without_writing(result);
     }
+    structural = is_structural(*this, op);
 }
 
 void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *stack) {
+    if (C10_UNLIKELY(plan.structural)) {
+        fl_tally_count(thread_state().tally, plan.slot, FL_ROUTE_VIEW);
+        op.redispatchBoxed(c10::DispatchKeySet(plan.keys.host), stack);
+        return;
+    }
     const fl_route *const route = fl_slot_route(plan.slot);
     const fl_route_kind kind = route == nullptr ? FL_ROUTE_CPU : route->kind;
     fl_tally_count(thread_state().tally, plan.slot, kind);
     if (C10_LIKELY(kind == FL_ROUTE_NATIVE)) {
         call_native(plan, op, stack);
+    } else if (twin.present && kind != FL_ROUTE_CPU) {
+        call_native(plan, op, stack); // The slot's own way is that of plain tensors.
     } else {
         call_on_cpu(plan, op, stack);
     }
@@ -292,15 +361,6 @@ bool stays_composite(const std::string &name) {
     return names.count(name) != 0;
 }
 
-bool has_argument(const c10::FunctionSchema &schema, c10::TypeKind kind) {
-    for (const c10::Argument &argument : schema.arguments()) {
-        if (holds(argument.type(), kind)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 // A composite over explicit kernels is routed whole, so that every choice inside it is the twin's
 // (convolution's backend, for one). Not routed: views, which are metadata; what names a device, for
 // it makes tensors anywhere; random ones that name no generator, where the default is not the
@@ -331,11 +391,11 @@ bool is_routed_composite(const c10::OperatorHandle &op, const std::string &name)
     return true;
 }
 
-bool is_routed(const c10::OperatorHandle &op, const std::string &name) {
-    if (op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
+bool is_routed(const c10::OperatorHandle &op, const std::string &name, const KindKeys &keys) {
+    if (op.hasKernelForDispatchKey(keys.flagos)) {
         return false;
     }
-    if (op.hasKernelForDispatchKey(twin.key)) {
+    if (op.hasKernelForDispatchKey(keys.twin)) {
         return true;
     }
     return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
@@ -353,28 +413,65 @@ std::vector<c10::RegistrationHandleRAII> &registrations() {
     return *handles;
 }
 
+// The kinds of tensors that are routed, plain ones first.
+const std::vector<KindKeys> &kinds() {
+    static const auto *const list = [] {
+        auto *made = new std::vector<KindKeys>;
+        const auto host = c10::BackendComponent::CPUBit;
+        const auto backend = twin.is_host ? host : c10::BackendComponent::CUDABit;
+        for (const auto kind :
+             {c10::DispatchKey::Dense, c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
+              c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor}) {
+            made->push_back({c10::toRuntimePerBackendFunctionalityKey(
+                                 kind, c10::BackendComponent::PrivateUse1Bit),
+                             c10::toRuntimePerBackendFunctionalityKey(kind, backend),
+                             c10::toRuntimePerBackendFunctionalityKey(kind, host)});
+        }
+        return made;
+    }();
+    return *list;
+}
+
+const KindKeys &kind_of(c10::DispatchKey flagos) {
+    for (const KindKeys &kind : kinds()) {
+        if (kind.flagos == flagos) {
+            return kind;
+        }
+    }
+    return kinds().front();
+}
+
+// The slot of an operator, with routes unless other code has offered some already: one operator
+// has one slot for all kinds of tensors.
+fl_slot *slot_with_routes(const c10::OperatorName &name) {
+    fl_slot *slot = nullptr;
+    check(fl_slot_get(name_of(name).c_str(), &slot));
+    return fl_slot_route(slot) != nullptr
+               ? slot
+               : offer_routes(name, twin.present ? FL_ROUTE_NATIVE : FL_ROUTE_CPU);
+}
+
 // Operators that came after us and have no composite: found by name on their first call.
-void route_late(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack *stack) {
+void route_late(const c10::OperatorHandle &op, c10::DispatchKeySet keys, Stack *stack) {
+    using Plans = std::unordered_map<c10::OperatorName, std::unique_ptr<OperatorPlan>>;
     static auto *const lock = new std::mutex;
-    static auto *const plans =
-        new std::unordered_map<c10::OperatorName, std::unique_ptr<OperatorPlan>>;
+    static auto *const plans = new std::unordered_map<c10::DispatchKey, Plans>;
+    const KindKeys &kind = kind_of(keys.highestPriorityTypeId());
     const OperatorPlan *plan = nullptr;
     {
         const std::lock_guard<std::mutex> guard(*lock);
-        auto &entry = (*plans)[op.operator_name()];
+        auto &entry = (*plans)[kind.flagos][op.operator_name()];
         if (entry == nullptr) {
             TORCH_CHECK_NOT_IMPLEMENTED(
-                op.hasKernelForDispatchKey(twin.key) ||
+                op.hasKernelForDispatchKey(kind.twin) ||
                     op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd),
                 "Could not run '", name_of(op.operator_name()),
-                "' on flagos: it has no kernel for '", c10::toString(c10::DispatchKey::PrivateUse1),
-                "' and none for '", c10::toString(twin.key),
+                "' on flagos: it has no kernel for '", c10::toString(kind.flagos),
+                "' and none for '", c10::toString(kind.twin),
                 "' that could serve it. Register one with torch.library for device type 'flagos' "
                 "or '",
                 c10::DeviceTypeName(twin.type, /*lower_case=*/true), "'.");
-            entry = std::make_unique<OperatorPlan>(
-                op,
-                offer_routes(op.operator_name(), twin.present ? FL_ROUTE_NATIVE : FL_ROUTE_CPU));
+            entry = std::make_unique<OperatorPlan>(op, slot_with_routes(op.operator_name()), kind);
         }
         plan = entry.get();
     }
@@ -406,7 +503,6 @@ fl_slot *offer_routes(const c10::OperatorName &name, fl_route_kind kind) {
 
 size_t register_router() {
     auto &dispatcher = c10::Dispatcher::singleton();
-    const fl_route_kind kind = twin.present ? FL_ROUTE_NATIVE : FL_ROUTE_CPU;
     size_t count = 0;
     for (const c10::OperatorName &op_name : dispatcher.getAllOpNames()) {
         const auto op = dispatcher.findOp(op_name);
@@ -414,20 +510,23 @@ size_t register_router() {
             continue;
         }
         const std::string name = name_of(op_name);
-        if (!is_routed(*op, name)) {
-            continue;
+        for (const KindKeys &kind : kinds()) {
+            if (!is_routed(*op, name, kind)) {
+                continue;
+            }
+            auto kernel = std::make_unique<RoutedOperator>(
+                OperatorPlan(*op, slot_with_routes(op_name), kind));
+            registrations().push_back(dispatcher.registerImpl(
+                op_name, kind.flagos, c10::KernelFunction::makeFromBoxedFunctor(std::move(kernel)),
+                std::nullopt, nullptr, "flagos router"));
+            count++;
         }
-        auto kernel =
-            std::make_unique<RoutedOperator>(OperatorPlan(*op, offer_routes(op_name, kind)));
-        registrations().push_back(
-            dispatcher.registerImpl(op_name, c10::DispatchKey::PrivateUse1,
-                                    c10::KernelFunction::makeFromBoxedFunctor(std::move(kernel)),
-                                    std::nullopt, nullptr, "flagos router"));
-        count++;
     }
-    registrations().push_back(dispatcher.registerFallback(
-        c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&route_late>(),
-        "flagos router"));
+    for (const KindKeys &kind : kinds()) {
+        registrations().push_back(dispatcher.registerFallback(
+            kind.flagos, c10::KernelFunction::makeFromBoxedFunction<&route_late>(),
+            "flagos router"));
+    }
     return count;
 }
 

@@ -12,6 +12,12 @@
 
 namespace fl_torch {
 
+// Tensors of one kind (plain, sparse, quantized, nested): the dispatch key of flagos's, of the
+// twin's and of the host's.
+struct KindKeys {
+    c10::DispatchKey flagos, twin, host;
+};
+
 // What the router must know of an operator, read once from its schema.
 struct OperatorPlan {
     struct Argument {
@@ -21,8 +27,13 @@ struct OperatorPlan {
     };
 
     OperatorPlan(const c10::OperatorHandle &op, fl_slot *slot);
+    OperatorPlan(const c10::OperatorHandle &op, fl_slot *slot, const KindKeys &keys);
 
     fl_slot *slot; // Owned by the core, lives as long as the process.
+    KindKeys keys;
+    // The operator only takes apart or puts together objects that hold tensors: PyTorch's function
+    // for it works on flagos tensors as they are.
+    bool structural = false;
     DeviceRule device_rule;
     bool writes = false;       // Some argument is written to.
     bool returns_view = false; // Some result aliases an argument that is not written to.

@@ -108,6 +108,27 @@ void Shadow::bind_fields(const at::Tensor &tensor, bool written) {
 
 void Shadow::bind(const at::Tensor &tensor, bool written) {
     bind_fields(tensor, written);
+    bind_memory(tensor, written);
+}
+
+void Shadow::bind_sharing(const at::Tensor &tensor, bool written, Shadow &lender) {
+    bind_fields(tensor, written);
+    share_memory(written, lender);
+}
+
+void Shadow::bind_storage(const at::Tensor &tensor, bool written, Shadow *lender) {
+    original_ = &tensor;
+    written_ = written;
+    storage_only_ = true;
+    device_opt_ = to_twin(tensor.device());
+    if (lender == nullptr) {
+        bind_memory(tensor, written);
+    } else {
+        share_memory(written, *lender);
+    }
+}
+
+void Shadow::bind_memory(const at::Tensor &tensor, bool written) {
     original_storage_ = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     c10::StorageImpl *const shown = own_storage_.unsafeGetStorageImpl();
     c10::StorageImpl *const source = original_storage_;
@@ -126,8 +147,7 @@ void Shadow::bind(const at::Tensor &tensor, bool written) {
     shown->unsafe_set_nbytes(bound_nbytes_);
 }
 
-void Shadow::bind_sharing(const at::Tensor &tensor, bool written, Shadow &lender) {
-    bind_fields(tensor, written);
+void Shadow::share_memory(bool written, Shadow &lender) {
     lender_ = lender.lender_;
     original_storage_ = lender_->original_storage_;
     storage_ = lender_->own_storage_;
@@ -170,7 +190,7 @@ void Shadow::write_back() {
         original_storage_->set_data_ptr_noswap(std::move(moved));
         original_storage_->set_nbytes(lender.bound_nbytes_);
     }
-    if (C10_UNLIKELY(!same_layout(*this, *original))) {
+    if (C10_UNLIKELY(!storage_only_ && !same_layout(*this, *original))) {
         original->set_sizes_and_strides(sizes(), strides(), storage_offset());
     }
 }
@@ -180,6 +200,7 @@ bool Shadow::release_slow() {
         set_named_tensor_meta(nullptr);
         has_names_ = false;
     }
+    storage_only_ = false;
     const bool alone = use_count_is_one();
     if (alone && !storage_.is_alias_of(own_storage_)) {
         storage_ = own_storage_;
@@ -258,10 +279,15 @@ ShadowFrame::Extra &ShadowFrame::extra() {
 }
 
 ThreadState::Slot &ShadowFrame::show_lvalue(const at::Tensor &tensor, bool written) {
-    c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
-    if (C10_UNLIKELY(is_special(impl))) {
-        return extra().special.show(tensor, written);
+    if (C10_UNLIKELY(is_special(tensor.unsafeGetTensorImpl()))) {
+        return extra().special.show(*this, tensor, written);
     }
+    return show_plain<false>(tensor, written);
+}
+
+template <bool kStorageOnly>
+ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool written) {
+    c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
     const c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
     constexpr uint32_t kLinear = 24;
     Shadow *lender = nullptr;
@@ -300,7 +326,9 @@ ThreadState::Slot &ShadowFrame::show_lvalue(const at::Tensor &tensor, bool writt
         state_.grow();
     }
     Shadow &shadow = state_.shadow(state_.top);
-    if (C10_LIKELY(lender == nullptr)) {
+    if constexpr (kStorageOnly) {
+        shadow.bind_storage(tensor, written, lender);
+    } else if (C10_LIKELY(lender == nullptr)) {
         shadow.bind(tensor, written);
     } else {
         shadow.bind_sharing(tensor, written, *lender);
@@ -308,11 +336,16 @@ ThreadState::Slot &ShadowFrame::show_lvalue(const at::Tensor &tensor, bool writt
     return state_.slot(state_.top++);
 }
 
+template ThreadState::Slot &ShadowFrame::show_plain<true>(const at::Tensor &, bool);
+
 void ShadowFrame::commit_special() {
-    extra_->special.write_back();
+    extra_->special.write_back(*this);
 }
 
 void ShadowFrame::release() {
+    if (C10_UNLIKELY(extra_ != nullptr)) {
+        extra_->special.drop();
+    }
     // From the top down, so that a shadow that shares gives its storage back before the lender
     // looks who else holds it.
     while (state_.top != base_) {
@@ -339,8 +372,35 @@ const at::Tensor &ShadowFrame::original_of(const at::Tensor &result) const {
     return result;
 }
 
+const at::Tensor *ShadowFrame::lender_of(const c10::StorageImpl *storage) const {
+    for (uint32_t i = base_; storage != nullptr && i < state_.top; i++) {
+        if (state_.shadow(i).shown_storage() == storage) {
+            return &state_.shadow(i).original();
+        }
+    }
+    return nullptr;
+}
+
+at::QuantizerPtr ShadowFrame::quantizer_behind(const at::QuantizerPtr &shown) const {
+    return extra_ == nullptr ? nullptr : extra_->special.quantizer_behind(shown);
+}
+
 // --- results
 // ---------------------------------------------------------------------------------------
+
+void set_label(c10::TensorImpl *impl, c10::DispatchKeySet keys, c10::Device device) {
+    Fields &fields = Fields::of(impl);
+    fields.key_set_ = keys;
+    fields.device_opt_ = device;
+}
+
+c10::Storage owning_storage(const c10::Storage &inner, c10::Device device) {
+    auto *const source = inner.unsafeGetStorageImpl();
+    return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), source->nbytes(),
+        owning_pointer(const_cast<void *>(source->data()), inner, device),
+        c10::GetAllocator(device.type()), /*resizable=*/true));
+}
 
 void relabel(c10::TensorImpl *impl) {
     Fields &fields = Fields::of(impl);
@@ -381,10 +441,21 @@ namespace {
 at::Tensor view_of(const at::Tensor &original, const c10::TensorImpl &view) {
     constexpr auto lazy = c10::DispatchKeySet(
         {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
-    const c10::TensorImpl &base = *original.unsafeGetTensorImpl();
+    c10::TensorImpl &base = *original.unsafeGetTensorImpl();
+    c10::DispatchKeySet keys = (base.key_set() - lazy) | (view.key_set() & lazy);
+    if (C10_UNLIKELY(is_special(&base))) {
+        // A plain view of what a nested or quantized tensor lies in: kind and lazy bits are the
+        // view's own.
+        keys = to_flagos_keys(view.key_set() &
+                              c10::DispatchKeySet(c10::DispatchKeySet::RAW, twin.shadow_keys)) |
+               c10::getAutocastRelatedKeySetFromBackend(c10::BackendComponent::PrivateUse1Bit);
+        if (!base.is_inference()) {
+            keys = keys |
+                   c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::PrivateUse1Bit);
+        }
+    }
     at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
-        c10::TensorImpl::VIEW, c10::Storage(base.unsafe_storage()),
-        (base.key_set() - lazy) | (view.key_set() & lazy), view.dtype());
+        c10::TensorImpl::VIEW, c10::Storage(base.unsafe_storage()), keys, view.dtype());
     result.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes(), view.strides(),
                                                         view.storage_offset());
     return result;
@@ -398,11 +469,7 @@ at::Tensor wrapper_of(const at::Tensor &result,
     const c10::Storage &inner = impl.unsafe_storage();
     c10::Storage &outer = wrapped[inner.unsafeGetStorageImpl()];
     if (!outer) {
-        auto *const source = inner.unsafeGetStorageImpl();
-        outer = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-            c10::StorageImpl::use_byte_size_t(), source->nbytes(),
-            owning_pointer(const_cast<void *>(source->data()), inner, to_flagos(impl.device())),
-            c10::GetAllocator(kFlagos), /*resizable=*/true));
+        outer = owning_storage(inner, to_flagos(impl.device()));
     }
     at::Tensor wrapper = at::detail::make_tensor<c10::TensorImpl>(
         c10::Storage(outer), to_flagos_keys(impl.key_set()), impl.dtype());
@@ -436,17 +503,12 @@ void ShadowFrame::adopt_shared(at::Tensor *const *results, size_t count) {
             continue;
         }
         c10::TensorImpl *const impl = result.unsafeGetTensorImpl();
-        if (is_special(impl)) {
-            result = SpecialShadows::adopt(result, extra_ ? &extra_->special : nullptr);
+        if (is_special(impl) || impl->key_set().has_all(c10::mkldnn_ks)) {
+            adopt_special(*this, result);
             continue;
         }
         c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
-        const at::Tensor *base = nullptr;
-        for (uint32_t k = base_; k < state_.top && base == nullptr; k++) {
-            if (storage != nullptr && state_.shadow(k).shown_storage() == storage) {
-                base = &state_.shadow(k).original();
-            }
-        }
+        const at::Tensor *const base = lender_of(storage);
         if (base != nullptr) {
             result = view_of(*base, *impl);
         } else if (c10::raw::intrusive_ptr::use_count(impl) == holders[impl] &&

@@ -14,6 +14,7 @@
 
 #include "fl/route.h"
 
+#include <ATen/core/QuantizerBase.h>
 #include <ATen/core/Tensor.h>
 
 #include <memory>
@@ -31,6 +32,10 @@ class Shadow final : public c10::TensorImpl {
     void bind(const at::Tensor &tensor, bool written);
     // The same, on the storage of `lender`, whose tensor shares its storage with `tensor`.
     void bind_sharing(const at::Tensor &tensor, bool written, Shadow &lender);
+    // Show only the memory of `tensor`, which a plain tensor cannot show: whoever asked puts an
+    // object of the right kind on this shadow's storage and sees to sizes himself. `lender` may be
+    // nullptr.
+    void bind_storage(const at::Tensor &tensor, bool written, Shadow *lender);
 
     // Give back what binding took besides plain fields. Afterwards the shadow may be bound again,
     // unless the callee kept it or a view of it: then `false` says that the slot needs a new one,
@@ -65,6 +70,8 @@ class Shadow final : public c10::TensorImpl {
 
   private:
     void bind_fields(const at::Tensor &tensor, bool written);
+    void bind_memory(const at::Tensor &tensor, bool written);
+    void share_memory(bool written, Shadow &lender);
     bool release_slow();
     bool use_count_is_one() const;
 
@@ -76,6 +83,7 @@ class Shadow final : public c10::TensorImpl {
     Shadow *lender_ = this; // Whose storage is shown: this shadow's own, unless bound sharing.
     bool written_ = false;
     bool has_names_ = false;
+    bool storage_only_ = false;
 };
 
 // Per-thread state of the adapter, reached through one initial-exec TLS load.
@@ -129,6 +137,13 @@ class ShadowFrame {
         return show_lvalue(tensor, written);
     }
 
+    // The twin's storage on the memory of `tensor`, for tensors that a plain shadow cannot show.
+    template <class T>
+    const c10::Storage &show_storage(T &&tensor, bool written) {
+        static_assert(std::is_lvalue_reference_v<T>, "bind a variable, not a temporary");
+        return show_plain<true>(tensor, written)->unsafeGetTensorImpl()->unsafe_storage();
+    }
+
     // Whether `tensor` needs a shadow at all.
     static bool needs_shadow(const at::Tensor &tensor) {
         return tensor.defined() &&
@@ -162,13 +177,20 @@ class ShadowFrame {
     // The caller's tensor behind a reference that the callee returned.
     const at::Tensor &original_of(const at::Tensor &result) const;
 
+    // The caller's tensor whose memory was shown to the callee as `storage`; nullptr if none was.
+    const at::Tensor *lender_of(const c10::StorageImpl *storage) const;
+
+    // The quantizer of the operand that was shown with `shown`, or null.
+    at::QuantizerPtr quantizer_behind(const at::QuantizerPtr &shown) const;
+
     ThreadState &state() {
         return state_;
     }
 
   private:
     ThreadState::Slot &show_lvalue(const at::Tensor &tensor, bool written);
-    ThreadState::Slot &show_special(const at::Tensor &tensor, bool written);
+    template <bool kStorageOnly>
+    ThreadState::Slot &show_plain(const at::Tensor &tensor, bool written);
     void adopt_shared(at::Tensor *const *results, size_t count);
     void commit_special();
     void release();
@@ -185,5 +207,11 @@ class ShadowFrame {
 
 // Give a tensor that only this call holds the flagos label: tensor, storage and keys.
 void relabel(c10::TensorImpl *impl);
+
+// Give a tensor that nobody else holds yet these keys and this device.
+void set_label(c10::TensorImpl *impl, c10::DispatchKeySet keys, c10::Device device);
+
+// A storage on the memory of `inner`, which it keeps alive, labelled `device`.
+c10::Storage owning_storage(const c10::Storage &inner, c10::Device device);
 
 } // namespace fl_torch

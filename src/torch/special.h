@@ -1,38 +1,85 @@
-// special.h: shadows of tensors that are more than one block of memory: sparse, quantized and
-// nested tensors hold other tensors or a quantizer, so each gets a twin's object of its own kind.
+// special.h: shadows of tensors that are more than one block of memory. Sparse tensors hold other
+// tensors, quantized ones a quantizer, nested ones a table of sizes: each gets a twin's object of
+// its own kind, made for one call, whose parts are plain shadows of the frame.
 #pragma once
 
-#include "twin.h"
+#include "shadow.h"
 
-#include <ATen/core/Tensor.h>
+#include <ATen/core/QuantizerBase.h>
 
+#include <array>
 #include <deque>
 #include <optional>
 
 namespace fl_torch {
 
+// One operand of one call and its shadow.
+struct SpecialShadow {
+    const at::Tensor *original = nullptr; // Borrowed for the call.
+    std::optional<at::Tensor> shadow;
+    bool written = false;
+    // Handles of the tensors that the original holds. The frame's shadows borrow these, not the
+    // original's fields, which the call may replace.
+    std::array<at::Tensor, 3> parts;
+    at::QuantizerPtr shown_quantizer; // Quantized: what the shadow was given.
+};
+
 class SpecialShadows {
   public:
-    // The shadow of `tensor`, which lives until this object does; a second call for the same tensor
-    // gives the same shadow.
-    std::optional<at::Tensor> &show(const at::Tensor &tensor, bool written);
+    // The shadow of `tensor`, which lives until `drop`; a second call for the same tensor gives the
+    // same shadow.
+    std::optional<at::Tensor> &show(ShadowFrame &frame, const at::Tensor &tensor, bool written);
 
-    // After the call: what the callee changed of written operands becomes theirs.
-    void write_back();
+    // After the call: what the callee changed of written operands becomes theirs. The frame has
+    // written its plain shadows back before.
+    void write_back(ShadowFrame &frame);
 
     // The caller's tensor whose shadow `result` is, nullptr if it is none.
     const at::Tensor *original_of(const at::Tensor &result) const;
 
-    // Make a result of the twin a flagos tensor. `shadows` may be nullptr.
-    static at::Tensor adopt(const at::Tensor &result, SpecialShadows *shadows);
+    // The quantizer of the operand that was shown with `shown`, or null.
+    at::QuantizerPtr quantizer_behind(const at::QuantizerPtr &shown) const;
+
+    // Let go of the shadows, so that the plain ones below them can be released. The originals'
+    // parts are kept until this object dies, for a plain shadow that escapes looks at its original.
+    void drop();
 
   private:
-    struct Entry {
-        std::optional<at::Tensor> shadow;
-        const at::Tensor *original;
-        bool written;
-    };
-    std::deque<Entry> entries_; // Addresses stay valid while it grows.
+    std::deque<SpecialShadow> entries_; // Addresses stay valid while it grows.
 };
+
+// Make a result of the twin that no plain tensor can hold a flagos tensor. Raises for kinds that
+// flagos does not have.
+void adopt_special(ShadowFrame &frame, at::Tensor &result);
+
+// What each kind does for the above. `make` fills `entry.shadow`, `write_back` sees written ones.
+namespace sparse {
+void make(ShadowFrame &frame, SpecialShadow &entry);
+void write_back(ShadowFrame &frame, SpecialShadow &entry);
+void adopt(ShadowFrame &frame, at::Tensor &result);
+} // namespace sparse
+
+namespace quantized {
+void make(ShadowFrame &frame, SpecialShadow &entry);
+void write_back(ShadowFrame &frame, SpecialShadow &entry);
+void adopt(ShadowFrame &frame, at::Tensor &result);
+} // namespace quantized
+
+namespace nested {
+void make(ShadowFrame &frame, SpecialShadow &entry);
+void adopt(ShadowFrame &frame, at::Tensor &result);
+} // namespace nested
+
+// The keys of a flagos tensor for a result of the twin, those of autograd and autocast included,
+// which an object made from a shadow lacks.
+c10::DispatchKeySet result_keys(c10::DispatchKeySet twin_keys);
+
+// Where the memory of a result lies that is one block with something beside it.
+struct ResultMemory {
+    c10::Storage storage; // On flagos.
+    // The result and its storage belong to this call alone: relabelling them in place is enough.
+    bool is_exclusive;
+};
+ResultMemory memory_of(const ShadowFrame &frame, const at::Tensor &result);
 
 } // namespace fl_torch
