@@ -7,6 +7,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 CMAKE := $(VENV)/bin/cmake
 NATIVE := build/native
+# Tests that are about every platform, and so run a second time on simulated devices.
+SIM_TESTS := test_flagos.py test_routes.py test_fallback.py
 SAY := @printf '== %s\n'
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -83,7 +85,7 @@ check-format:
 
 check-exports: build
 	$(SAY) "check: exported symbols begin with fl_"
-	@tools/check_exports python/torch_fl/lib/libflagos.so python/torch_fl/lib/libtorch_fl.so
+	@tools/check_exports python/torch_fl/lib/*.so
 
 # One build of the core and its tests a kind of sanitizer; the Python parts are left out there.
 define c_tests
@@ -110,6 +112,8 @@ test-tsan: $(VENV)/.packages
 test-python: build
 	$(SAY) "test: PyTorch on flagos"
 	@$(PY) -m pytest $(PYTEST_OPTIONS) tests/torch
+	$(SAY) "test: PyTorch on flagos, platform sim"
+	@TORCH_FL_PLATFORM=sim $(PY) -m pytest $(PYTEST_OPTIONS) $(addprefix tests/torch/,$(SIM_TESTS))
 
 test-cuda: build
 	$(SAY) "test: PyTorch on flagos, platform cuda"

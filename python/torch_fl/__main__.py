@@ -1,6 +1,7 @@
 """python -m torch_fl: what was found, and the demonstration."""
 
 import argparse
+import os
 import sys
 
 
@@ -23,5 +24,20 @@ def main(arguments=None):
     return command.run(chosen)
 
 
+def quietly():
+    """main without a traceback where nobody made a mistake: the reader of a pipe went away (as `head`
+    does), or a person pressed Ctrl-C."""
+    try:
+        code = main()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # What is still buffered goes nowhere, instead of failing once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly())

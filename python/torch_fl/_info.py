@@ -2,7 +2,6 @@
 
 import json
 import platform as host
-import sys
 
 import torch
 
@@ -104,5 +103,4 @@ def text(facts):
 def run(arguments):
     facts = collect()
     print(json.dumps(facts, indent=2) if arguments.json else text(facts))
-    sys.stdout.flush()
     return 0

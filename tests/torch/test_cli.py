@@ -75,3 +75,10 @@ def test_python_dash_m():
         [sys.executable, "-m", "torch_fl", "--help"], capture_output=True, text=True
     )
     assert done.returncode == 0 and "info" in done.stdout and "demo" in done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m torch_fl info | true"], capture_output=True, text=True
+    )
+    assert done.stderr == ""
