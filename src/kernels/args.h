@@ -15,8 +15,8 @@
 /* Threads of a block, and elements (or vectors) that one thread of a linear kernel moves. */
 #define FL__BLOCK_THREADS 256
 #define FL__THREAD_ITEMS 4
-/* Edge of the square that a block of the tiled copy turns, in elements. */
-#define FL__TILE 64
+/* Edge of the square that a block of the tiled copy turns, in elements; 32 is a warp. */
+#define FL__TILE_OF(element_bytes) ((element_bytes) == 16 ? 32 : 64)
 #define FL__TILE_ROWS 8 /* FL__BLOCK_THREADS / 32 */
 
 /* Division of a number below 2^31 by a constant: (n * multiplier >> 32) + n >> shift. */

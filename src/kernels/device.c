@@ -9,15 +9,11 @@
 #include "fl/kernels.h"
 
 #include "kernels/args.h"
+#include "kernels/image.h"
 #include "kernels/names.h"
 
 #include <assert.h>
 #include <string.h>
-
-#if FL_DEVICE_CODE
-/* Made by the build from the compiler's output. */
-extern const unsigned char fl__device_image[];
-extern const unsigned char fl__device_image_end[];
 
 typedef enum kernel {
 #define LINEAR(bytes, type) COPY_STRIDED_##bytes, COPY_TILE_##bytes, FILL_STRIDED_##bytes,
@@ -50,22 +46,26 @@ static_assert(sizeof(fl__tile_args) <= 1024, "well below the 4 KiB that a launch
 /* --- code --------------------------------------------------------------------------------------
  */
 
-/* Found once a device; two threads may do so at once and find the same. */
-static void *modules[FL_DEVICE_MAX];
-static void *functions[FL_DEVICE_MAX][KERNEL_COUNT];
+/* Modules and functions are found once a device; two threads may do so at once and find the same.
+ */
+static struct {
+    const void *image; /* Written before the table is handed out. */
+    size_t bytes;
+    void *modules[FL_DEVICE_MAX];
+    void *functions[FL_DEVICE_MAX][KERNEL_COUNT];
+} code;
 
 static fl_status find_function(const fl_kernel_services *services, fl_device device, kernel which,
                                void **out_function) {
-    void *function = __atomic_load_n(&functions[device][which], __ATOMIC_ACQUIRE);
+    void *function = __atomic_load_n(&code.functions[device][which], __ATOMIC_ACQUIRE);
     if (!function) {
-        void *module = __atomic_load_n(&modules[device], __ATOMIC_ACQUIRE);
+        void *module = __atomic_load_n(&code.modules[device], __ATOMIC_ACQUIRE);
         if (!module) {
-            size_t bytes = (size_t)(fl__device_image_end - fl__device_image);
-            FL_TRY(services->module_load(services->user, device, fl__device_image, bytes, &module));
-            __atomic_store_n(&modules[device], module, __ATOMIC_RELEASE);
+            FL_TRY(services->module_load(services->user, device, code.image, code.bytes, &module));
+            __atomic_store_n(&code.modules[device], module, __ATOMIC_RELEASE);
         }
         FL_TRY(services->module_function(services->user, device, module, names[which], &function));
-        __atomic_store_n(&functions[device][which], function, __ATOMIC_RELEASE);
+        __atomic_store_n(&code.functions[device][which], function, __ATOMIC_RELEASE);
     }
     *out_function = function;
     return FL_OK;
@@ -208,8 +208,9 @@ static fl_status start_tiles(const fl_kernel_services *services, fl_device devic
     fl__tile_args tiles = {.copy = *args};
     swap_dims(&tiles.copy, 1, turned);
     const fl__divider *shape = tiles.copy.shape;
-    tiles.tiles_0 = (shape[0].divisor + FL__TILE - 1) / FL__TILE;
-    tiles.tiles_1 = (shape[1].divisor + FL__TILE - 1) / FL__TILE;
+    const uint32_t edge = FL__TILE_OF(element);
+    tiles.tiles_0 = (shape[0].divisor + edge - 1) / edge;
+    tiles.tiles_1 = (shape[1].divisor + edge - 1) / edge;
     uint32_t planes = args->count / shape[0].divisor / shape[1].divisor;
     return start(services, device, stream, by_size(element, COPY_TILE_1),
                  planes * tiles.tiles_0 * tiles.tiles_1, &tiles);
@@ -290,7 +291,7 @@ static fl_status fill_part(const fl_kernel_services *services, fl_device device,
     args.ndim = dst->ndim;
     pack_shape(dst, unit, args.shape, args.dst_stride, &args.count);
     kernel which = by_size(unit, FILL_STRIDED_1);
-    if (unit == 16 && args.ndim == 1) {
+    if (unit == 16 && args.ndim == 1 && args.dst_stride[0] == 16) {
         which = FILL_VECTORS;
     }
     return start(services, device, stream, which, blocks_for(args.count), &args);
@@ -306,10 +307,16 @@ static fl_status table_fill(void *ctx, fl_device device, fl_native_stream stream
     return fill_part(ctx, device, stream, &view, element);
 }
 
-fl_status fl_kernels_device(const fl_kernel_services *services, fl_kernels *out) {
+/* --- the table ---------------------------------------------------------------------------------
+ */
+
+fl_status fl__kernels_over(const fl_kernel_services *services, const void *image, size_t bytes,
+                           fl_kernels *out) {
     if (!services->launch) {
         return fl_fail(FL_NOT_SUPPORTED, "device kernels: this driver cannot start code objects");
     }
+    code.image = image;
+    code.bytes = bytes;
     /* A chip that does not take our code says so here, and not in the middle of a copy. */
     void *function;
     FL_TRY(find_function(services, 0, CAST_ANY, &function));
@@ -324,13 +331,11 @@ fl_status fl_kernels_device(const fl_kernel_services *services, fl_kernels *out)
     return FL_OK;
 }
 
-#else
-
 fl_status fl_kernels_device(const fl_kernel_services *services, fl_kernels *out) {
-    (void)services;
-    (void)out;
-    return fl_fail(FL_NOT_SUPPORTED,
-                   "device kernels: this library was built without a compiler for device code");
+    size_t bytes = (size_t)((uintptr_t)fl__device_image_end - (uintptr_t)fl__device_image);
+    if (bytes == 0) {
+        return fl_fail(FL_NOT_SUPPORTED,
+                       "device kernels: this library was built without a compiler for them");
+    }
+    return fl__kernels_over(services, fl__device_image, bytes, out);
 }
-
-#endif

@@ -2,166 +2,40 @@
  * host.c: every entry of the kernel table in plain C: the reference for device code, and what
  * drivers run whose host functions may touch device memory.
  *
- * A cast goes through a small buffer of one of six wide types, so that 20 readers and 120 writers
- * serve all 400 pairs of dtypes. Stays in stream order through the service `host_call`. Does not
- * know vendors.
+ * A cast goes through a small buffer of one of the six wide types of cast.h, so that 20 readers and
+ * 120 writers serve all 400 pairs of dtypes. Stays in stream order through the service `host_call`.
+ * Does not know vendors.
  */
 #include "fl/kernels.h"
 
-#include "kernels/convert.h"
+#include "kernels/cast.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
-/* --- wide types --------------------------------------------------------------------------------
+/* --- readers and writers ------------------------------------------------------------------------
  */
 
-typedef struct pair32 {
-    float re, im;
-} pair32;
-
-typedef struct pair64 {
-    double re, im;
-} pair64;
-
-/* Every dtype is read into the narrowest of these that holds all its values, so that a cast rounds
- * exactly where PyTorch rounds. */
-typedef enum wide { WIDE_I, WIDE_U, WIDE_F, WIDE_D, WIDE_CF, WIDE_CD, WIDE_COUNT } wide;
-
-/* name, C type */
-#define WIDE_LIST(X) \
-    X(I, int64_t)    \
-    X(U, uint64_t)   \
-    X(F, float)      \
-    X(D, double)     \
-    X(CF, pair32)    \
-    X(CD, pair64)
+typedef enum wide {
+#define WIDE_ENUM(name, ctype) WIDE_##name,
+    FL__WIDE_LIST(WIDE_ENUM)
+#undef WIDE_ENUM
+        WIDE_COUNT
+} wide;
 
 enum { CHUNK = 256 }; /* Elements converted at a time: the buffer stays in the first cache. */
 
-/* Each wide type as integer bits, as truth, and as floats of both widths. */
-static inline uint64_t bits_I(int64_t v) {
-    return (uint64_t)v;
-}
-static inline uint64_t bits_U(uint64_t v) {
-    return v;
-}
-static inline uint64_t bits_F(float v) {
-    return fl__to_integer((double)v);
-}
-static inline uint64_t bits_D(double v) {
-    return fl__to_integer(v);
-}
-static inline uint64_t bits_CF(pair32 v) {
-    return bits_F(v.re);
-}
-static inline uint64_t bits_CD(pair64 v) {
-    return bits_D(v.re);
-}
-
-static inline bool true_I(int64_t v) {
-    return v != 0;
-}
-static inline bool true_U(uint64_t v) {
-    return v != 0;
-}
-static inline bool true_F(float v) {
-    return v != 0.0f;
-}
-static inline bool true_D(double v) {
-    return v != 0.0;
-}
-static inline bool true_CF(pair32 v) {
-    return v.re != 0.0f || v.im != 0.0f;
-}
-static inline bool true_CD(pair64 v) {
-    return v.re != 0.0 || v.im != 0.0;
-}
-
-static inline pair32 floats_I(int64_t v) {
-    return (pair32){(float)v, 0.0f};
-}
-static inline pair32 floats_U(uint64_t v) {
-    return (pair32){(float)v, 0.0f};
-}
-static inline pair32 floats_F(float v) {
-    return (pair32){v, 0.0f};
-}
-static inline pair32 floats_D(double v) {
-    return (pair32){(float)v, 0.0f};
-}
-static inline pair32 floats_CF(pair32 v) {
-    return v;
-}
-static inline pair32 floats_CD(pair64 v) {
-    return (pair32){(float)v.re, (float)v.im};
-}
-
-static inline pair64 doubles_I(int64_t v) {
-    return (pair64){(double)v, 0.0};
-}
-static inline pair64 doubles_U(uint64_t v) {
-    return (pair64){(double)v, 0.0};
-}
-static inline pair64 doubles_F(float v) {
-    return (pair64){(double)v, 0.0};
-}
-static inline pair64 doubles_D(double v) {
-    return (pair64){v, 0.0};
-}
-static inline pair64 doubles_CF(pair32 v) {
-    return (pair64){(double)v.re, (double)v.im};
-}
-static inline pair64 doubles_CD(pair64 v) {
-    return v;
-}
-
-/* --- readers -----------------------------------------------------------------------------------
- */
-
-typedef struct half_pair {
-    uint16_t re, im;
-} half_pair;
-
-/* dtype, storage type, wide type, wide value of the stored `s` */
-#define READ_LIST(X)                                                          \
-    X(U8, uint8_t, U, s)                                                      \
-    X(I8, int8_t, I, s)                                                       \
-    X(I16, int16_t, I, s)                                                     \
-    X(I32, int32_t, I, s)                                                     \
-    X(I64, int64_t, I, s)                                                     \
-    X(F16, uint16_t, F, fl__from_f16(s))                                      \
-    X(F32, float, F, s)                                                       \
-    X(F64, double, D, s)                                                      \
-    X(C32, half_pair, CF, ((pair32){fl__from_f16(s.re), fl__from_f16(s.im)})) \
-    X(C64, pair32, CF, s)                                                     \
-    X(C128, pair64, CD, s)                                                    \
-    X(BOOL, uint8_t, U, s != 0)                                               \
-    X(BF16, uint16_t, F, fl__from_bf16(s))                                    \
-    X(U16, uint16_t, U, s)                                                    \
-    X(U32, uint32_t, U, s)                                                    \
-    X(U64, uint64_t, U, s)                                                    \
-    X(F8E4M3FN, uint8_t, F, fl__from_f8e4m3fn(s))                             \
-    X(F8E4M3FNUZ, uint8_t, F, fl__from_f8e4m3fnuz(s))                         \
-    X(F8E5M2, uint8_t, F, fl__from_f8e5m2(s))                                 \
-    X(F8E5M2FNUZ, uint8_t, F, fl__from_f8e5m2fnuz(s))
-
-#define WIDE_CTYPE(name, ctype) typedef ctype wide_##name;
-WIDE_LIST(WIDE_CTYPE)
-#undef WIDE_CTYPE
-
-/* memcpy, since views may start at any byte that their dtype's size divides only relative to the
- * storage, and storages come from anywhere. */
+/* memcpy, since storages come from anywhere and may start at any byte. */
 #define DEFINE_READ(dtype, storage, kind, value)                                         \
     static void read_##dtype(const char *src, ptrdiff_t step, size_t count, void *out) { \
-        wide_##kind *values = out;                                                       \
+        fl__wide_##kind *values = out;                                                   \
         for (size_t i = 0; i < count; i++, src += step) {                                \
             storage s;                                                                   \
             memcpy(&s, src, sizeof(s));                                                  \
             values[i] = value;                                                           \
         }                                                                                \
     }
-READ_LIST(DEFINE_READ)
+FL__READ_LIST(DEFINE_READ)
 #undef DEFINE_READ
 
 typedef struct reader {
@@ -171,49 +45,21 @@ typedef struct reader {
 
 static const reader readers[FL_DTYPE_COUNT] = {
 #define READER(dtype, storage, kind, value) [FL_DTYPE_##dtype] = {read_##dtype, WIDE_##kind},
-    READ_LIST(READER)
+    FL__READ_LIST(READER)
 #undef READER
 };
 
-/* --- writers -----------------------------------------------------------------------------------
- */
-
-#define HALVES(c) ((half_pair){fl__to_f16((c).re), fl__to_f16((c).im)})
-
-/* dtype, storage type, stored value of the wide value `v` of type `K` */
-#define WRITE_LIST(X, K)                                           \
-    X(U8, K, uint8_t, (uint8_t)bits_##K(v))                        \
-    X(I8, K, int8_t, (int8_t)(uint8_t)bits_##K(v))                 \
-    X(I16, K, int16_t, (int16_t)(uint16_t)bits_##K(v))             \
-    X(I32, K, int32_t, (int32_t)(uint32_t)bits_##K(v))             \
-    X(I64, K, int64_t, (int64_t)bits_##K(v))                       \
-    X(F16, K, uint16_t, fl__to_f16(floats_##K(v).re))              \
-    X(F32, K, float, floats_##K(v).re)                             \
-    X(F64, K, double, doubles_##K(v).re)                           \
-    X(C32, K, half_pair, HALVES(floats_##K(v)))                    \
-    X(C64, K, pair32, floats_##K(v))                               \
-    X(C128, K, pair64, doubles_##K(v))                             \
-    X(BOOL, K, uint8_t, true_##K(v))                               \
-    X(BF16, K, uint16_t, fl__to_bf16(floats_##K(v).re))            \
-    X(U16, K, uint16_t, (uint16_t)bits_##K(v))                     \
-    X(U32, K, uint32_t, (uint32_t)bits_##K(v))                     \
-    X(U64, K, uint64_t, bits_##K(v))                               \
-    X(F8E4M3FN, K, uint8_t, fl__to_f8e4m3fn(floats_##K(v).re))     \
-    X(F8E4M3FNUZ, K, uint8_t, fl__to_f8e4m3fnuz(floats_##K(v).re)) \
-    X(F8E5M2, K, uint8_t, fl__to_f8e5m2(floats_##K(v).re))         \
-    X(F8E5M2FNUZ, K, uint8_t, fl__to_f8e5m2fnuz(floats_##K(v).re))
-
 #define DEFINE_WRITE(dtype, K, storage, value)                                                 \
     static void write_##dtype##_##K(const void *in, size_t count, char *dst, ptrdiff_t step) { \
-        const wide_##K *values = in;                                                           \
+        const fl__wide_##K *values = in;                                                       \
         for (size_t i = 0; i < count; i++, dst += step) {                                      \
-            wide_##K v = values[i];                                                            \
+            fl__wide_##K v = values[i];                                                        \
             storage s = value;                                                                 \
             memcpy(dst, &s, sizeof(s));                                                        \
         }                                                                                      \
     }
-#define DEFINE_WRITES(name, ctype) WRITE_LIST(DEFINE_WRITE, name)
-WIDE_LIST(DEFINE_WRITES)
+#define DEFINE_WRITES(name, ctype) FL__WRITE_LIST(DEFINE_WRITE, name)
+FL__WIDE_LIST(DEFINE_WRITES)
 #undef DEFINE_WRITES
 #undef DEFINE_WRITE
 
@@ -221,8 +67,8 @@ typedef void (*writer)(const void *in, size_t count, char *dst, ptrdiff_t step);
 
 static const writer writers[FL_DTYPE_COUNT][WIDE_COUNT] = {
 #define WRITER(dtype, K, storage, value) [FL_DTYPE_##dtype][WIDE_##K] = write_##dtype##_##K,
-#define WRITERS(name, ctype) WRITE_LIST(WRITER, name)
-    WIDE_LIST(WRITERS)
+#define WRITERS(name, ctype) FL__WRITE_LIST(WRITER, name)
+    FL__WIDE_LIST(WRITERS)
 #undef WRITERS
 #undef WRITER
 };
@@ -282,7 +128,7 @@ static void run(const job *work, char *dst, ptrdiff_t dst_step, const char *src,
         move_run(work->element, dst, dst_step, src, src_step, count);
         return;
     }
-    pair64 buffer[CHUNK]; /* The widest type. */
+    fl__pair64 buffer[CHUNK]; /* The widest type. */
     const reader *from = &readers[work->src_dtype];
     writer to = writers[work->dst_dtype][from->kind];
     while (count) {
