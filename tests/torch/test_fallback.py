@@ -129,7 +129,7 @@ def test_many_results_and_missing_ones():
         values, indices = torch.sort(x.detach().flatten())
         return [y, x.grad, values, indices, *torch.var_mean(x.detach()), *torch.unique(indices[:3])]
 
-    checked(program, "convolution_backward", "sort.stable")
+    checked(program, "convolution_backward", "sort")
 
 
 # --- writes --------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_it_hides_no_device_mismatch():
 
 
 def test_generators_and_devices_go_through_it():
-    with on_cpu("normal_", "randperm.generator"):
+    with on_cpu("normal_"):
         g = torch.Generator(D).manual_seed(3)
         first = torch.zeros(5, device=D).normal_(generator=g)
         order = torch.randperm(5, device=D, generator=g)
@@ -317,7 +317,7 @@ def test_strict_mode_leaves_views_copies_and_metadata_alone():
     with routes.strict():
         x = torch.empty(4, 4, device=D)
         x.copy_(torch.ones(4, 4))
-        assert x.t()[1:].view(-1).cpu().sum() == 12
+        assert x[1:].view(-1).t().cpu().sum() == 12
         assert x.to(torch.float64).cpu().dtype == torch.float64
         assert x[0, 0].item() == 1 and x.unfold(0, 2, 1).shape == (3, 4, 2)
         x.resize_(2, 2).set_(x.untyped_storage())
