@@ -343,10 +343,10 @@ TEST(device_code, refusals_are_passed_on) {
 }
 
 TEST(device_code, a_build_without_a_compiler_says_so) {
-    fl_kernels table;
-    fl_status status = fl_kernels_device(&services, &table);
-    if ((uintptr_t)fl__device_image == (uintptr_t)fl__device_image_end) {
-        CHECK_STATUS(status, FL_NOT_SUPPORTED);
-        CHECK_CONTAINS(fl_last_message(), "without a compiler");
+    if ((uintptr_t)fl__device_image != (uintptr_t)fl__device_image_end) {
+        test_skip("this build has device code");
     }
+    fl_kernels table;
+    CHECK_STATUS(fl_kernels_device(&services, &table), FL_NOT_SUPPORTED);
+    CHECK_CONTAINS(fl_last_message(), "without a compiler");
 }
