@@ -66,8 +66,7 @@ TEST(call, defaults_of_optional_slots) {
     CHECK_POINTER(module, &a);
 }
 
-/* --- copies without a pitched slot --------------------------------------------------------------
- */
+/* --- copies without a pitched slot ----------------------------------------------------------- */
 
 static int copies;
 static fl_status (*host_copy)(void *ctx, fl_device device, void *dst, const void *src, size_t bytes,
@@ -98,8 +97,7 @@ TEST(call, pitched_copies_become_rows_or_one_copy) {
     CHECK_INT(copies, 0);
 }
 
-/* --- what never reaches a slot ------------------------------------------------------------------
- */
+/* --- what never reaches a slot --------------------------------------------------------------- */
 
 static fl_status refuse_alloc(void *ctx, fl_device device, size_t bytes, void **out_ptr) {
     (void)ctx;
@@ -156,8 +154,7 @@ TEST(call, nothing_to_do_is_not_passed_on) {
     CHECK_STATUS(fl__drv_launch(&table, 0, &table, one, one, 0, NULL, NULL), FL_INTERNAL);
 }
 
-/* --- drivers that misbehave ---------------------------------------------------------------------
- */
+/* --- drivers that misbehave ------------------------------------------------------------------ */
 
 static fl_status strange_status(void *ctx, fl_device device) {
     (void)ctx;
@@ -231,8 +228,7 @@ TEST(call, each_call_is_one_trace_line) {
     CHECK_STRING(line, "bare: stream_query: ok");
 }
 
-/* --- what the caller must not do ----------------------------------------------------------------
- */
+/* --- what the caller must not do ------------------------------------------------------------- */
 
 static void use_a_bad_device(void *argument) {
     (void)argument;

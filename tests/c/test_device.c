@@ -115,8 +115,7 @@ TEST(device, peers) {
     CHECK_STATUS(fl_device_can_access_peer(0, 2, &can), FL_OUT_OF_RANGE);
 }
 
-/* --- what fails and is tried again --------------------------------------------------------------
- */
+/* --- what fails and is tried again ------------------------------------------------------------ */
 
 static int failures_left;
 static int32_t count_to_tell = 1;
@@ -193,8 +192,7 @@ TEST(device, an_unusable_platform_counts_none) {
     CHECK_CONTAINS(fl_last_message(), "nonsense");
 }
 
-/* --- fork ---------------------------------------------------------------------------------------
- */
+/* --- fork ------------------------------------------------------------------------------------- */
 
 static void check_bad_fork(void *argument) {
     (void)argument;

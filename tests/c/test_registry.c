@@ -16,8 +16,7 @@ static fl_driver host_table(void) {
     return *host;
 }
 
-/* --- the table's check --------------------------------------------------------------------------
- */
+/* --- the table's check ----------------------------------------------------------------------- */
 
 TEST(registry, a_good_table) {
     fl_driver table = host_table();
@@ -94,8 +93,7 @@ TEST(registry, every_required_slot_is_asked_for) {
     CHECK_OK(fl_driver_check(&table));
 }
 
-/* --- the choice ---------------------------------------------------------------------------------
- */
+/* --- the choice ------------------------------------------------------------------------------ */
 
 static int probes, opens;
 
@@ -295,8 +293,7 @@ TEST(registry, threads_that_choose_at_once_open_once) {
     CHECK_INT(opens, 1);
 }
 
-/* --- what is known of each ----------------------------------------------------------------------
- */
+/* --- what is known of each ------------------------------------------------------------------- */
 
 typedef struct listing {
     char text[8192];
@@ -326,8 +323,7 @@ TEST(registry, each_platform_has_a_reason) {
     CHECK_POINTER(fl_platform_chosen(), NULL);
 }
 
-/* --- drivers from outside -----------------------------------------------------------------------
- */
+/* --- drivers from outside -------------------------------------------------------------------- */
 
 static void set_path(const char *path) {
     CHECK_OK(fl_option_set(FL_OPT_DRIVER_PATH, path));

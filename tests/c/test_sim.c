@@ -33,8 +33,7 @@ static void download(fl_device device, void *dst, const void *src, size_t bytes)
     CHECK_OK(fl__drv_stream_synchronize(drv, device, streams[device]));
 }
 
-/* --- who may touch it ---------------------------------------------------------------------------
- */
+/* --- who may touch it ------------------------------------------------------------------------- */
 
 static void read_byte(void *argument) {
     volatile unsigned char value = *(volatile unsigned char *)argument;
@@ -116,8 +115,7 @@ TEST(sim, a_function_in_stream_order_may_not_call_the_driver) {
     }
 }
 
-/* --- copies -------------------------------------------------------------------------------------
- */
+/* --- copies ----------------------------------------------------------------------------------- */
 
 static void fill_random(unsigned char *bytes, size_t count, uint64_t seed) {
     for (size_t i = 0; i < count; i++) {
@@ -220,8 +218,7 @@ TEST(sim, a_pinned_source_is_read_when_its_turn_comes) {
     CHECK_STATUS(fl__drv_host_free(drv, pinned), FL_INVALID_ARGUMENT);
 }
 
-/* --- what is refused ----------------------------------------------------------------------------
- */
+/* --- what is refused -------------------------------------------------------------------------- */
 
 TEST(sim, pointers_of_another_place) {
     start();

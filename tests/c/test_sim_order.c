@@ -23,8 +23,7 @@ static fl_native_stream stream_of(fl_device device) {
     return stream;
 }
 
-/* --- random programs ----------------------------------------------------------------------------
- */
+/* --- random programs -------------------------------------------------------------------------- */
 
 enum { STREAMS = 6, CELLS = 12, STEPS = 400 };
 
@@ -167,8 +166,7 @@ TEST(sim_order, streams_run_side_by_side) {
     CHECK_OK(fl__drv_device_synchronize(drv, 0));
 }
 
-/* --- threads ------------------------------------------------------------------------------------
- */
+/* --- threads ---------------------------------------------------------------------------------- */
 
 static fl_native_stream shared;
 static uint64_t *shared_cell;
@@ -208,8 +206,7 @@ TEST_WITH_LIMIT(sim_order, many_threads_submit_to_one_stream, 120) {
     CHECK_UINT(value, 6 * 300);
 }
 
-/* --- the end of streams and of the process ------------------------------------------------------
- */
+/* --- the end of streams and of the process ---------------------------------------------------- */
 
 TEST(sim_order, a_destroyed_stream_works_off_its_queue) {
     start("200");

@@ -180,8 +180,7 @@ TEST(view, reshape_of_another_number_of_elements) {
     CHECK_CONTAINS(fl_last_message(), "6 elements");
 }
 
-/* --- derived views -----------------------------------------------------------------------------
- */
+/* --- derived views --------------------------------------------------------------------------- */
 
 static void check_slices(const fl_view *view) {
     int64_t after[ELEMENTS_MAX];
@@ -433,8 +432,7 @@ TEST(view, dtypes) {
     CHECK_STRING(fl_dtype_name((fl_dtype)-1), "unknown");
 }
 
-/* --- loops -------------------------------------------------------------------------------------
- */
+/* --- loops ----------------------------------------------------------------------------------- */
 
 typedef struct pair {
     int64_t a, b;
