@@ -192,6 +192,13 @@ typedef struct block {
 static pthread_mutex_t block_lock = PTHREAD_MUTEX_INITIALIZER;
 static block *blocks;
 
+static void link_block(block *b) {
+    pthread_mutex_lock(&block_lock);
+    b->next = blocks;
+    blocks = b;
+    pthread_mutex_unlock(&block_lock);
+}
+
 static fake_result keep(void *base, size_t offset, size_t bytes, fake_kind kind, int device,
                         void **out_ptr) {
     block *b = malloc(sizeof(*b));
@@ -201,26 +208,34 @@ static fake_result keep(void *base, size_t offset, size_t bytes, fake_kind kind,
     *b = (block){
         .base = base, .ptr = (char *)base + offset, .bytes = bytes, .kind = kind, .device = device};
     *out_ptr = b->ptr;
-    pthread_mutex_lock(&block_lock);
-    b->next = blocks;
-    blocks = b;
-    pthread_mutex_unlock(&block_lock);
+    link_block(b);
     return FAKE_OK;
 }
 
-/* The block that begins at `ptr`, NULL if there is none; `take` removes it from the list. */
-static block *find(const void *ptr, fake_kind kind, bool take) {
+/* Takes the block that begins at `ptr` out of the list; NULL if there is none. It must be out
+ * before sim has it back, since another thread may get the same address at once. */
+static block *take(const void *ptr, fake_kind kind) {
     pthread_mutex_lock(&block_lock);
     block **at = &blocks;
     while (*at && ((*at)->ptr != ptr || (*at)->kind != kind)) {
         at = &(*at)->next;
     }
     block *b = *at;
-    if (b && take) {
+    if (b) {
         *at = b->next;
     }
     pthread_mutex_unlock(&block_lock);
     return b;
+}
+
+/* A block that could not be freed is one again. */
+static fake_result end_free(block *b, fake_result result) {
+    if (result) {
+        link_block(b);
+    } else {
+        free(b);
+    }
+    return result;
 }
 
 fake_result fake_malloc(void **out_ptr, size_t bytes, size_t offset) {
@@ -236,21 +251,15 @@ fake_result fake_malloc(void **out_ptr, size_t bytes, size_t offset) {
 
 fake_result fake_free(void *ptr, bool waits) {
     const fl_driver *s = fake_sim();
-    block *b = find(ptr, FAKE_DEVICE, false);
-    if (!b) {
-        return FAKE_INVALID_VALUE;
-    }
     fake_result result = FAKE_OK;
     for (int device = 0; device < device_count && waits && !result; device++) {
         result = fake_from_status(s->device_synchronize(s->ctx, device));
     }
-    if (!result) {
-        result = fake_from_status(s->mem_free(s->ctx, b->device, b->base));
+    block *b = result ? NULL : take(ptr, FAKE_DEVICE);
+    if (!b) {
+        return result ? result : FAKE_INVALID_VALUE;
     }
-    if (!result) {
-        free(find(ptr, FAKE_DEVICE, true));
-    }
-    return result;
+    return end_free(b, fake_from_status(s->mem_free(s->ctx, b->device, b->base)));
 }
 
 fake_result fake_host_alloc(void **out_ptr, size_t bytes) {
@@ -262,15 +271,8 @@ fake_result fake_host_alloc(void **out_ptr, size_t bytes) {
 
 fake_result fake_host_free(void *ptr) {
     const fl_driver *s = fake_sim();
-    block *b = find(ptr, FAKE_HOST, false);
-    if (!b) {
-        return FAKE_INVALID_VALUE;
-    }
-    fake_result result = fake_from_status(s->host_free(s->ctx, b->base));
-    if (!result) {
-        free(find(ptr, FAKE_HOST, true));
-    }
-    return result;
+    block *b = take(ptr, FAKE_HOST);
+    return b ? end_free(b, fake_from_status(s->host_free(s->ctx, b->base))) : FAKE_INVALID_VALUE;
 }
 
 fake_result fake_range(const void *ptr, size_t bytes, fake_kind *out_kind, int *out_device) {
