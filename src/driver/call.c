@@ -36,8 +36,7 @@ static bool is_kind(fl_copy_kind kind) {
     return (unsigned)kind <= FL_COPY_DEVICE_TO_DEVICE;
 }
 
-/* --- devices -----------------------------------------------------------------------------------
- */
+/* --- devices --------------------------------------------------------------------------------- */
 
 fl_status fl__drv_init(const fl_driver *drv) {
     return checked(drv, "init", drv->init(drv->ctx));
@@ -79,8 +78,7 @@ fl_status fl__drv_device_synchronize(const fl_driver *drv, fl_device device) {
     return checked(drv, "device_synchronize", drv->device_synchronize(drv->ctx, device));
 }
 
-/* --- memory ------------------------------------------------------------------------------------
- */
+/* --- memory ---------------------------------------------------------------------------------- */
 
 fl_status fl__drv_mem_alloc(const fl_driver *drv, fl_device device, size_t bytes, void **out_ptr) {
     FL_ASSERT(is_device(device) && out_ptr);
@@ -207,8 +205,7 @@ fl_status fl__drv_peer_can_access(const fl_driver *drv, fl_device device, fl_dev
     return checked(drv, "peer_can_access", drv->peer_can_access(drv->ctx, device, peer, out_can));
 }
 
-/* --- streams -----------------------------------------------------------------------------------
- */
+/* --- streams --------------------------------------------------------------------------------- */
 
 fl_status fl__drv_stream_create(const fl_driver *drv, fl_device device, int32_t priority,
                                 fl_native_stream *out_stream) {
@@ -273,8 +270,7 @@ fl_status fl__drv_stream_is_capturing(const fl_driver *drv, fl_device device,
                    drv->stream_is_capturing(drv->ctx, device, stream, out_capturing));
 }
 
-/* --- events ------------------------------------------------------------------------------------
- */
+/* --- events ---------------------------------------------------------------------------------- */
 
 fl_status fl__drv_event_create(const fl_driver *drv, fl_device device, uint32_t flags,
                                fl_native_event *out_event) {
@@ -313,8 +309,7 @@ fl_status fl__drv_event_elapsed_ms(const fl_driver *drv, fl_device device, fl_na
                    drv->event_elapsed_ms(drv->ctx, device, start, end, out_ms));
 }
 
-/* --- code --------------------------------------------------------------------------------------
- */
+/* --- code ------------------------------------------------------------------------------------ */
 
 fl_status fl__drv_module_load(const fl_driver *drv, fl_device device, const void *image,
                               size_t bytes, void **out_module) {

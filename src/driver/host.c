@@ -27,8 +27,7 @@ typedef struct host_event {
     uint64_t recorded_ns; /* 0: never recorded. Atomic. */
 } host_event;
 
-/* --- the machine -------------------------------------------------------------------------------
- */
+/* --- the machine ----------------------------------------------------------------------------- */
 
 /* The first line of `path` that begins with `key`; what follows the colon, without blanks. */
 static bool read_field(const char *path, const char *key, char *out, size_t size) {
@@ -85,8 +84,7 @@ void fl__host_memory(uint64_t *out_free, uint64_t *out_total) {
     *out_free = available < total ? available : total;
 }
 
-/* --- devices -----------------------------------------------------------------------------------
- */
+/* --- devices --------------------------------------------------------------------------------- */
 
 static fl_status host_init(void *ctx) {
     (void)ctx;
@@ -117,8 +115,7 @@ static fl_status host_device_synchronize(void *ctx, fl_device device) {
     return FL_OK;
 }
 
-/* --- memory ------------------------------------------------------------------------------------
- */
+/* --- memory ---------------------------------------------------------------------------------- */
 
 static fl_status allocate(const char *what, size_t bytes, void **out_ptr) {
     void *ptr = NULL;
@@ -211,8 +208,7 @@ static fl_status host_peer_can_access(void *ctx, fl_device device, fl_device pee
     return FL_OK;
 }
 
-/* --- streams -----------------------------------------------------------------------------------
- */
+/* --- streams --------------------------------------------------------------------------------- */
 
 static fl_status host_stream_create(void *ctx, fl_device device, int32_t priority,
                                     fl_native_stream *out_stream) {
@@ -278,8 +274,7 @@ static fl_status host_stream_is_capturing(void *ctx, fl_device device, fl_native
     return FL_OK;
 }
 
-/* --- events ------------------------------------------------------------------------------------
- */
+/* --- events ---------------------------------------------------------------------------------- */
 
 static fl_status host_event_create(void *ctx, fl_device device, uint32_t flags,
                                    fl_native_event *out_event) {
@@ -335,8 +330,7 @@ static fl_status host_event_elapsed_ms(void *ctx, fl_device device, fl_native_ev
     return FL_OK;
 }
 
-/* --- the table ---------------------------------------------------------------------------------
- */
+/* --- the table ------------------------------------------------------------------------------- */
 
 static const fl_driver host_driver = {
     .struct_size = sizeof(fl_driver),

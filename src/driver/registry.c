@@ -33,8 +33,7 @@ static pthread_t choosing_who; /* Which one. */
 static const fl_platform *chosen;
 static fl_driver chosen_driver;
 
-/* --- the table's check -------------------------------------------------------------------------
- */
+/* --- the table's check ----------------------------------------------------------------------- */
 
 static_assert(offsetof(fl_driver, limits) + sizeof(const fl_driver_limit *) == sizeof(fl_driver),
               "a slot was appended: raise FL_DRIVER_VERSION and keep the size of version 1 here");
@@ -107,8 +106,7 @@ fl_status fl_driver_check(const fl_driver *driver) {
     return FL_OK;
 }
 
-/* --- the list ----------------------------------------------------------------------------------
- */
+/* --- the list -------------------------------------------------------------------------------- */
 
 /* Lower probe order first, platforms that only answer to their name last. */
 static bool comes_before(const fl_platform *a, const fl_platform *b) {
@@ -183,8 +181,7 @@ static size_t list_copy(const fl_platform *out_list[PLATFORM_MAX]) {
     return count;
 }
 
-/* --- drivers from outside ----------------------------------------------------------------------
- */
+/* --- drivers from outside -------------------------------------------------------------------- */
 
 /* A shared object named in TORCH_FL_DRIVER_PATH; never freed, as the platform's name is in it. */
 typedef struct external {
@@ -295,8 +292,7 @@ static fl_status take_row(const fl_platform *platform) {
     return status;
 }
 
-/* --- the choice --------------------------------------------------------------------------------
- */
+/* --- the choice ------------------------------------------------------------------------------ */
 
 static fl_status open_checked(const fl_platform *platform, const fl_driver **out_driver) {
     const fl_driver *driver = NULL;

@@ -24,8 +24,7 @@ enum {
     STALE_BYTE = 0xdb,
 };
 
-/* --- ranges ------------------------------------------------------------------------------------
- */
+/* --- ranges ---------------------------------------------------------------------------------- */
 
 /* Index of the first range that ends behind `ptr`: the one that holds it, if any does. */
 static size_t ranges_place(const sim_ranges *ranges, const char *ptr) {
@@ -75,8 +74,7 @@ static void ranges_remove(sim_ranges *ranges, size_t place) {
     ranges->count--;
 }
 
-/* --- arenas ------------------------------------------------------------------------------------
- */
+/* --- arenas ---------------------------------------------------------------------------------- */
 
 static fl_status fail_system(const char *function, size_t bytes) {
     int error = errno;
@@ -165,8 +163,7 @@ void fl__sim_window_close(fl_device index) {
     fl__unlock(&fl__sim.lock);
 }
 
-/* --- blocks ------------------------------------------------------------------------------------
- */
+/* --- blocks ---------------------------------------------------------------------------------- */
 
 /* Under the lock: the first gap of that size, as index into the blocks and as address. */
 static bool find_gap(const sim_device *device, size_t bytes, size_t *out_place, char **out_begin) {
@@ -310,8 +307,7 @@ fl_device fl__sim_device_of(const void *ptr) {
     return index;
 }
 
-/* --- pinned host memory ------------------------------------------------------------------------
- */
+/* --- pinned host memory ---------------------------------------------------------------------- */
 
 fl_status fl__sim_host_alloc(void *ctx, size_t bytes, void **out_ptr) {
     (void)ctx;

@@ -37,8 +37,7 @@ fl_status fl__sim_may_call(const char *what) {
     return FL_OK;
 }
 
-/* --- tasks -------------------------------------------------------------------------------------
- */
+/* --- tasks ----------------------------------------------------------------------------------- */
 
 void fl__sim_mark_drop(sim_mark *mark) {
     if (mark && --mark->references == 0) {
@@ -93,8 +92,7 @@ static void run(const sim_stream *stream, const sim_task *task) {
     }
 }
 
-/* --- threads -----------------------------------------------------------------------------------
- */
+/* --- threads --------------------------------------------------------------------------------- */
 
 /* Under the lock. */
 static void drop_stream(sim_stream *stream) {
@@ -152,8 +150,7 @@ static void *stream_main(void *argument) {
     return NULL;
 }
 
-/* --- the process -------------------------------------------------------------------------------
- */
+/* --- the process ----------------------------------------------------------------------------- */
 
 static void forget_in_child(void) {
     /* The lock may have been held by a thread that the child does not have. */
@@ -216,8 +213,7 @@ static int start_thread(sim_stream *stream) {
     return error;
 }
 
-/* --- slots -------------------------------------------------------------------------------------
- */
+/* --- slots ----------------------------------------------------------------------------------- */
 
 fl_status fl__sim_stream_create(void *ctx, fl_device device, int32_t priority,
                                 fl_native_stream *out_stream) {

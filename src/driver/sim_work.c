@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- copies ------------------------------------------------------------------------------------
- */
+/* --- copies ---------------------------------------------------------------------------------- */
 
 typedef struct copy_sides {
     fl_device dst, src; /* FL_DEVICE_CURRENT stands for the host. */
@@ -133,8 +132,7 @@ fl_status fl__sim_stream_host_call(void *ctx, fl_device device, fl_native_stream
     return status;
 }
 
-/* --- events ------------------------------------------------------------------------------------
- */
+/* --- events ---------------------------------------------------------------------------------- */
 
 fl_status fl__sim_event_create(void *ctx, fl_device device, uint32_t flags,
                                fl_native_event *out_event) {

@@ -31,8 +31,7 @@ typedef struct slot_record {
     uint64_t calls_base[FL_ROUTE_COUNT];  /* Likewise. */
 } slot_record;
 
-/* --- words -------------------------------------------------------------------------------------
- */
+/* --- words ----------------------------------------------------------------------------------- */
 
 static const char *const words[FL_ROUTE_COUNT] = {
 #define ROUTE_WORD(kind, word) [FL_ROUTE_##kind] = word,
@@ -73,8 +72,7 @@ fl_status fl_route_from_word(const char *word, fl_route_kind *out_kind) {
     return fl_fail(FL_NOT_FOUND, "\"%s\" is no route; known are: %s", word, known);
 }
 
-/* --- slots -------------------------------------------------------------------------------------
- */
+/* --- slots ----------------------------------------------------------------------------------- */
 
 static fl__mutex slot_lock = FL__MUTEX_INIT; /* Guards the map and all making of slots. */
 static slot_record *chunks[CHUNK_MAX];       /* Stored before slot_count lets readers see them. */
@@ -204,8 +202,7 @@ fl_slot *fl_slot_at(uint32_t index) {
     return index < fl_slot_count() ? &record_at(index)->slot : NULL;
 }
 
-/* --- routes ------------------------------------------------------------------------------------
- */
+/* --- routes ---------------------------------------------------------------------------------- */
 
 fl_status fl_slot_offer(fl_slot *slot, const fl_route *route) {
     if ((unsigned)route->kind >= FL_ROUTE_COUNT) {
@@ -252,8 +249,7 @@ void fl_slot_reset(fl_slot *slot) {
                      __ATOMIC_RELEASE);
 }
 
-/* --- counters ----------------------------------------------------------------------------------
- */
+/* --- counters -------------------------------------------------------------------------------- */
 
 /* One thread's counters. The owner stores to the cells without a lock; it replaces the array under
  * the lock, which readers hold while they sum. */
@@ -391,8 +387,7 @@ void fl_route_counts_reset(void) {
     fl__unlock(&counter_lock);
 }
 
-/* --- strict mode -------------------------------------------------------------------------------
- */
+/* --- strict mode ----------------------------------------------------------------------------- */
 
 /* Atomic; -1: what the option says, which is read when somebody first asks. */
 static int strict_mode = -1;

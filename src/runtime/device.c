@@ -37,8 +37,7 @@ static int load_state(void) {
     return __atomic_load_n(&state, __ATOMIC_ACQUIRE);
 }
 
-/* --- fork --------------------------------------------------------------------------------------
- */
+/* --- fork ------------------------------------------------------------------------------------ */
 
 /* Runs in the child, which has this one thread. The lock may have been held by a thread that the
  * child does not have; it is made anew instead of being taken before the fork, because a vendor's
@@ -69,8 +68,7 @@ static fl_status fail_forked(void) {
                    "touch the device before forking");
 }
 
-/* --- first use ---------------------------------------------------------------------------------
- */
+/* --- first use ------------------------------------------------------------------------------- */
 
 /* Under the lock; chooses the platform if nobody has. */
 static fl_status count_devices(void) {
@@ -177,8 +175,7 @@ fl_status fl_device_check(fl_device device) {
     return device >= 0 && device < count ? FL_OK : fail_range(device, count);
 }
 
-/* --- current -----------------------------------------------------------------------------------
- */
+/* --- current --------------------------------------------------------------------------------- */
 
 fl_device fl_device_current(void) {
     return current_device;
@@ -191,8 +188,7 @@ fl_status fl_device_set_current(fl_device device) {
     return FL_OK;
 }
 
-/* --- questions ---------------------------------------------------------------------------------
- */
+/* --- questions ------------------------------------------------------------------------------- */
 
 fl_status fl_device_get_properties(fl_device device, const fl_device_properties **out) {
     const fl_driver *drv = NULL;

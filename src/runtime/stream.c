@@ -73,8 +73,7 @@ static fl__mutex all_streams_lock = FL__MUTEX_INIT;
 
 static FL_THREAD_LOCAL fl_stream current_streams[FL_DEVICE_MAX];
 
-/* --- packing -----------------------------------------------------------------------------------
- */
+/* --- packing --------------------------------------------------------------------------------- */
 
 static_assert(FL_STREAM_DEFAULT == 0, "the default stream has kind 0 and nothing else");
 
@@ -106,8 +105,7 @@ static fl_status fail_unknown(fl_device device, fl_stream stream) {
                    (uint64_t)stream, device);
 }
 
-/* --- a device's streams ------------------------------------------------------------------------
- */
+/* --- a device's streams ---------------------------------------------------------------------- */
 
 static fl_status make_device_streams(const fl_driver *drv, fl_device device,
                                      device_streams **out_streams) {
@@ -230,8 +228,7 @@ static fl_stream fill_entry(device_streams *streams, uint32_t place, stream_kind
     return pack_entry(kind, place, filled->generation);
 }
 
-/* --- making streams ----------------------------------------------------------------------------
- */
+/* --- making streams -------------------------------------------------------------------------- */
 
 fl_status fl_stream_from_pool(fl_device device, int32_t priority, fl_stream *out_stream) {
     const fl_driver *drv = NULL;
@@ -323,8 +320,7 @@ done:
     return status;
 }
 
-/* --- looking streams up ------------------------------------------------------------------------
- */
+/* --- looking streams up ---------------------------------------------------------------------- */
 
 static fl_status look_up(const fl_driver *drv, fl_device device, device_streams *streams,
                          fl_stream stream, fl_native_stream *out_native, int32_t *out_priority) {
@@ -414,8 +410,7 @@ fl_status fl_stream_host_call(fl_device device, fl_stream stream, void (*functio
     return fl__drv_stream_host_call(drv, device, native, function, argument);
 }
 
-/* --- current -----------------------------------------------------------------------------------
- */
+/* --- current --------------------------------------------------------------------------------- */
 
 fl_stream fl_stream_current(fl_device device) {
     fl_device index = device == FL_DEVICE_CURRENT ? fl_device_current() : device;

@@ -27,8 +27,7 @@ const char *fl_dtype_name(fl_dtype dtype) {
     return (unsigned)dtype < FL_DTYPE_COUNT ? dtype_names[dtype] : "unknown";
 }
 
-/* --- questions ---------------------------------------------------------------------------------
- */
+/* --- questions ------------------------------------------------------------------------------- */
 
 fl_status fl_shape_numel(int32_t ndim, const int64_t *shape, int64_t *out_numel) {
     int64_t numel = 1;
@@ -224,8 +223,7 @@ bool fl_view_is_same(const fl_view *a, const fl_view *b) {
     return is_empty || fl_view_first(a) == fl_view_first(b);
 }
 
-/* --- views made of views -----------------------------------------------------------------------
- */
+/* --- views made of views --------------------------------------------------------------------- */
 
 static fl_status finish(const fl_view *result, fl_view *out) {
     FL_TRY(fl_view_check(result));
