@@ -50,6 +50,7 @@ bool has_compatible_shallow_copy_type(const Tensor &self, const Tensor &from);
 Tensor as_strided(const Tensor &self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                   std::optional<c10::SymInt> offset);
 Tensor view(const Tensor &self, c10::SymIntArrayRef size);
+Tensor unsafe_view(const Tensor &self, c10::SymIntArrayRef size);
 Tensor reshape_alias(const Tensor &self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride);
 Tensor unfold(const Tensor &self, int64_t dimension, int64_t size, int64_t step);
 Tensor view_as_real(const Tensor &self);

@@ -21,6 +21,13 @@ Tensor view(const Tensor &self, c10::SymIntArrayRef size) {
     return at::native::view(self, C10_AS_INTARRAYREF_SLOW(size));
 }
 
+// The result must not be recorded as a view for autograd, which is the caller's business; here it
+// is the same metadata.
+Tensor unsafe_view(const Tensor &self, c10::SymIntArrayRef size) {
+    FL_COUNT_CALL("aten::_unsafe_view", FL_ROUTE_VIEW);
+    return at::native::view(self, C10_AS_INTARRAYREF_SLOW(size));
+}
+
 Tensor reshape_alias(const Tensor &self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride) {
     FL_COUNT_CALL("aten::_reshape_alias", FL_ROUTE_VIEW);
     return at::native::_reshape_alias(self, C10_AS_INTARRAYREF_SLOW(size),

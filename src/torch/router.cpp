@@ -356,6 +356,8 @@ bool stays_composite(const std::string &name) {
         "aten::_pin_memory",
         "aten::set",
         "aten::copy_sparse_to_sparse",
+        "aten::unsafe_split.Tensor",
+        "aten::unsafe_split_with_sizes",
         "aten::_make_dep_token",
     };
     return names.count(name) != 0;

@@ -68,6 +68,22 @@ inline ShownList shown(ShadowFrame &frame, at::TensorList &tensors) {
     return ShownList(frame, tensors);
 }
 
+inline c10::List<std::optional<at::Tensor>>
+shown(ShadowFrame &frame, const c10::List<std::optional<at::Tensor>> &tensors) {
+    c10::List<std::optional<at::Tensor>> list;
+    list.reserve(tensors.size());
+    // IValues in place of the list's proxies, so that what is shown lives as long as the list.
+    for (const c10::IValue &element : c10::IValue(tensors).toListRef()) {
+        if (element.isNone()) {
+            list.push_back(std::nullopt);
+        } else {
+            const at::Tensor &tensor = element.toTensor();
+            list.push_back(ShadowFrame::needs_shadow(tensor) ? *frame.show(tensor, false) : tensor);
+        }
+    }
+    return list;
+}
+
 // Everything else passes as it is. What would have to be translated but is not is refused, so that
 // an operator that needs it cannot be added to the list by mistake.
 template <class T>
@@ -75,8 +91,7 @@ T &&shown(ShadowFrame &, T &&value) {
     using Plain = std::remove_cv_t<std::remove_reference_t<T>>;
     static_assert(!std::is_same_v<Plain, at::Device> &&
                       !std::is_same_v<Plain, std::optional<at::Device>> &&
-                      !std::is_same_v<Plain, std::optional<at::Generator>> &&
-                      !std::is_same_v<Plain, c10::List<std::optional<at::Tensor>>>,
+                      !std::is_same_v<Plain, std::optional<at::Generator>>,
                   "this argument is translated on the boxed path only");
     return std::forward<T>(value);
 }
@@ -94,6 +109,14 @@ inline bool is_plain(const std::optional<at::Tensor> &tensor) {
 inline bool is_plain(const at::ITensorListRef &tensors) {
     for (const at::Tensor &tensor : tensors) {
         if (!is_plain(tensor)) {
+            return false;
+        }
+    }
+    return true;
+}
+inline bool is_plain(const c10::List<std::optional<at::Tensor>> &tensors) {
+    for (const c10::IValue &element : c10::IValue(tensors).toListRef()) {
+        if (element.isTensor() && !is_plain(element.toTensor())) {
             return false;
         }
     }
@@ -123,6 +146,14 @@ inline void add_operand(OperandCheck &operands, const at::ITensorListRef &tensor
 inline void add_operand(OperandCheck &operands, const at::TensorList &tensors, bool) {
     add_operand(operands, at::ITensorListRef(tensors), false);
 }
+inline void add_operand(OperandCheck &operands, const c10::List<std::optional<at::Tensor>> &tensors,
+                        bool) {
+    for (const c10::IValue &element : c10::IValue(tensors).toListRef()) {
+        if (element.isTensor()) {
+            operands.add(element.toTensor(), false);
+        }
+    }
+}
 template <class T>
 void add_operand(OperandCheck &, const T &, bool) {}
 
@@ -144,15 +175,21 @@ inline void adopt_result(ShadowFrame &frame, std::vector<at::Tensor> &results) {
     frame.adopt(pointers.data(), pointers.size());
 }
 
+// Tuples may hold numbers beside tensors (attention's seeds and lengths).
 template <class... R>
 void adopt_result(ShadowFrame &frame, std::tuple<R...> &results) {
-    static_assert((std::is_same_v<R, at::Tensor> && ...), "only tuples of tensors are typed");
-    std::apply(
-        [&](R &...result) {
-            at::Tensor *pointers[] = {&result...};
-            frame.adopt(pointers, sizeof...(R));
-        },
-        results);
+    at::Tensor *pointers[sizeof...(R)];
+    size_t count = 0;
+    const auto collect = [&](auto &result) {
+        using Result = std::remove_reference_t<decltype(result)>;
+        static_assert(!std::is_same_v<Result, std::vector<at::Tensor>>,
+                      "lists within tuples are adopted on the boxed path only");
+        if constexpr (std::is_same_v<Result, at::Tensor>) {
+            pointers[count++] = &result;
+        }
+    };
+    std::apply([&](R &...result) { (collect(result), ...); }, results);
+    frame.adopt(pointers, count);
 }
 
 template <class T>

@@ -15,6 +15,10 @@ void register_one(torch::Library &aten, const char *name) {
     const auto handle = c10::Dispatcher::singleton().findOp({Op::name, Op::overload_name});
     TORCH_CHECK(handle.has_value(), "torch_fl: hot_ops.def names ", name,
                 ", which this PyTorch does not have");
+    if (!handle->hasKernelForDispatchKey(twin.key) &&
+        !handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) {
+        return; // Only another twin has it.
+    }
     fl_slot *const slot = offer_routes(handle->operator_name(), FL_ROUTE_NATIVE);
     // Made once and kept: kernels run until the process ends.
     auto *const plan = new OperatorPlan(*handle, slot);

@@ -1,0 +1,213 @@
+"""What bench/card/pairs.py times: each entry of ALL takes a device and answers a function that does
+the work once and answers what it computed. Models have random weights and real shapes.
+"""
+
+import contextlib
+import functools
+
+import torch
+
+ALL = {}
+
+
+def workload(function):
+    ALL[function.__name__] = function
+    return function
+
+
+def variants(base, **named):
+    """Register `base` with fixed arguments under other names."""
+    for name, arguments in named.items():
+        ALL[name] = functools.partial(base, **arguments)
+
+
+def _model(make, device, dtype=torch.float32):
+    torch.manual_seed(0)
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        return make().to(device)
+    finally:
+        torch.set_default_dtype(previous)
+
+
+def _qwen3(layers, vocabulary=151936):
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=vocabulary,
+            hidden_size=1024,
+            intermediate_size=3072,
+            num_hidden_layers=layers,
+            num_attention_heads=16,
+            num_key_value_heads=8,
+            head_dim=128,
+            max_position_embeddings=4096,
+            tie_word_embeddings=True,
+        )
+    )
+
+
+def _decode(device, batch):
+    """Qwen3-0.6B, bf16, eager generate of 64 tokens after 32."""
+    model = _model(lambda: _qwen3(28), device, torch.bfloat16).eval()
+    ids = torch.randint(0, 1000, (batch, 32)).to(device)
+
+    def run():
+        with torch.inference_mode():
+            tokens = model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=64, min_new_tokens=64,
+                do_sample=False,
+            )
+            return [tokens, model(tokens).logits[:, -1]]
+
+    return run
+
+
+variants(_decode, decode=dict(batch=1), decode_b8=dict(batch=8))
+
+
+def _train(device, model, step_inputs, steps, amp=None, foreach=None):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, foreach=foreach)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def run():
+        model.load_state_dict(state)
+        optimizer.state.clear()
+        torch.manual_seed(1)
+        losses = []
+        for _ in range(steps):
+            context = torch.autocast(device, amp) if amp else contextlib.nullcontext()
+            with context:
+                loss = model(**step_inputs).loss
+            loss.backward()
+            optimizer.step()
+            gradient = next(model.parameters()).grad.clone()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        return [*losses, gradient, next(model.parameters())]
+
+    return run
+
+
+def _train_qwen3(device, steps=20, amp=None, foreach=None, batch=2, length=128):
+    """A small Qwen3 (4 layers), AdamW."""
+    model = _model(lambda: _qwen3(4, 32000), device).train()
+    ids = torch.randint(0, 32000, (batch, length)).to(device)
+    return _train(device, model, dict(input_ids=ids, labels=ids), steps, amp, foreach)
+
+
+variants(
+    _train_qwen3,
+    train_fp32=dict(),
+    train_bf16=dict(amp=torch.bfloat16),
+    train_for_loop=dict(foreach=False),
+    train_50=dict(steps=50),
+    train_50_for_loop=dict(steps=50, foreach=False),
+)
+
+
+@workload
+def bert_train(device):
+    """BERT-base shaped, dropout on, sequence 128, batch 8."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    model = _model(lambda: BertForMaskedLM(BertConfig()), device).train()
+    ids = torch.randint(0, 30000, (8, 128)).to(device)
+    return _train(device, model, dict(input_ids=ids, labels=ids), 5)
+
+
+def _bert(device, batch, dtype):
+    from transformers import BertConfig, BertModel
+
+    model = _model(lambda: BertModel(BertConfig()), device, dtype).eval()
+    ids = torch.randint(0, 30000, (batch, 64)).to(device)
+
+    def run():
+        with torch.inference_mode():
+            for _ in range(10):
+                out = model(ids).last_hidden_state
+        return [out]
+
+    return run
+
+
+variants(_bert, bert_b1=dict(batch=1, dtype=torch.float16), bert_b64=dict(batch=64, dtype=torch.bfloat16))
+
+
+@workload
+def gptj(device):
+    """Four layers of GPT-J 6B, fp16 forward: rotary embedding and repeat."""
+    from transformers import GPTJConfig, GPTJModel
+
+    model = _model(lambda: GPTJModel(GPTJConfig(n_layer=4, vocab_size=8192)), device, torch.float16).eval()
+    ids = torch.randint(0, 8192, (1, 64)).to(device)
+
+    def run():
+        with torch.inference_mode():
+            for _ in range(10):
+                out = model(ids).last_hidden_state
+        return [out]
+
+    return run
+
+
+@workload
+def vit_b1(device):
+    from transformers import ViTConfig, ViTModel
+
+    model = _model(lambda: ViTModel(ViTConfig()), device, torch.float16).eval()
+    image = torch.randn(1, 3, 224, 224).half().to(device)
+
+    def run():
+        with torch.inference_mode():
+            for _ in range(10):
+                out = model(image).last_hidden_state
+        return [out]
+
+    return run
+
+
+@workload
+def unet(device):
+    """One denoise step of a Diffusers UNet2D, channels_last, small batch."""
+    from diffusers import UNet2DModel
+
+    model = _model(
+        lambda: UNet2DModel(sample_size=64, block_out_channels=(128, 256, 256, 512)), device, torch.float16
+    ).eval().to(memory_format=torch.channels_last)
+    sample = torch.randn(2, 3, 64, 64).half().to(device).to(memory_format=torch.channels_last)
+
+    def run():
+        with torch.inference_mode():
+            for _ in range(5):
+                out = model(sample, 10).sample
+        return [out]
+
+    return run
+
+
+@workload
+def resnet_train(device):
+    """ResNet-50 shaped, batch 32, SGD."""
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    model = _model(lambda: ResNetForImageClassification(ResNetConfig(num_labels=1000)), device).train()
+    images = torch.randn(32, 3, 224, 224).to(device)
+    labels = torch.randint(0, 1000, (32,)).to(device)
+    return _train(device, model, dict(pixel_values=images, labels=labels), 3)
+
+
+@workload
+def gemm(device):
+    """Bound by the GPU: large matrix products."""
+    a = torch.randn(4096, 4096, dtype=torch.bfloat16).to(device)
+
+    def run():
+        out = a
+        for _ in range(50):
+            out = (out @ a).mul_(0.01)
+        return [out]
+
+    return run
