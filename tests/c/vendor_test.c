@@ -1,3 +1,7 @@
+/*
+ * vendor_test.c: fakes on the path, every slot in turn, every call failing once; see
+ * vendor_test.h. Must not know which vendor is tested.
+ */
 #define _GNU_SOURCE /* dlsym */
 #include "vendor_test.h"
 
