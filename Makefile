@@ -53,7 +53,7 @@ $(NATIVE)/.configured: $(VENV)/.packages
 	@mkdir -p build
 	@$(CMAKE) -S . -B $(NATIVE) -G Ninja --log-level=STATUS \
 		-DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja -DPython_EXECUTABLE=$(CURDIR)/$(PY) \
-		-DFL_REQUIRE_PYTHON=ON > $(NATIVE).log 2>&1 || { cat $(NATIVE).log; exit 1; }
+		-DFL_BUILD_TESTS=OFF -DFL_REQUIRE_PYTHON=ON > $(NATIVE).log 2>&1 || { cat $(NATIVE).log; exit 1; }
 	@touch $@
 
 native: $(NATIVE)/.configured
