@@ -44,9 +44,14 @@ fl_status guarded(const char *what, const Call &call) {
     }
 }
 
+// Counting devices must not initialise CUDA, or a fork afterwards has none; what needs it calls
+// `initialise` itself.
 fl_status init(void *) {
-    return guarded("initialising CUDA",
-                   [] { at::globalContext().lazyInitDevice(DeviceType::CUDA); });
+    return FL_OK;
+}
+
+void initialise() {
+    at::globalContext().lazyInitDevice(DeviceType::CUDA);
 }
 
 fl_status device_count(void *, int32_t *out_count) {
@@ -55,12 +60,15 @@ fl_status device_count(void *, int32_t *out_count) {
 }
 
 fl_status device_synchronize(void *, fl_device device) {
-    return guarded("waiting for a device",
-                   [&] { guard().synchronizeDevice(static_cast<DeviceIndex>(device)); });
+    return guarded("waiting for a device", [&] {
+        initialise();
+        guard().synchronizeDevice(static_cast<DeviceIndex>(device));
+    });
 }
 
 fl_status mem_alloc(void *, fl_device device, size_t bytes, void **out_ptr) {
     return guarded("allocating device memory", [&] {
+        initialise();
         const c10::DeviceGuard current(device_of(device));
         *out_ptr = c10::GetAllocator(DeviceType::CUDA)->raw_allocate(bytes);
     });
@@ -75,6 +83,7 @@ fl_status mem_free(void *, fl_device device, void *pointer) {
 
 fl_status stream_create(void *, fl_device device, int32_t priority, fl_native_stream *out_stream) {
     return guarded("taking a stream", [&] {
+        initialise();
         *out_stream =
             guard().getStreamNativeHandle(guard().getNewStream(device_of(device), priority));
     });
@@ -98,6 +107,7 @@ fl_status open(const fl_platform *platform, const fl_driver *runtime,
     std::memcpy(&table, runtime, std::min<size_t>(sizeof table, runtime->struct_size));
     table.struct_size = sizeof table;
     table.name = platform->name;
+    table.capabilities |= FL_CAP_DEFAULT_STREAM; // NULL is PyTorch's default stream.
     table.init = init;
     table.device_count = device_count;
     table.device_synchronize = device_synchronize;
