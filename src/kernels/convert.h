@@ -78,8 +78,9 @@ FL__BOTH float fl__signed(float magnitude, uint32_t sign) {
 
 FL__BOTH float fl__from_f16(uint16_t code) {
     uint32_t magnitude = code & 0x7FFFu;
-    if (magnitude >= 0x7C00u) { /* Infinity or NaN. */
-        return fl__float_of(((uint32_t)(code & 0x8000u) << 16) | 0x7F800000u |
+    if (magnitude >= 0x7C00u) { /* Infinity, or a NaN that is made quiet. */
+        uint32_t quiet = magnitude > 0x7C00u ? 0x400000u : 0u;
+        return fl__float_of(((uint32_t)(code & 0x8000u) << 16) | 0x7F800000u | quiet |
                             ((magnitude & 0x3FFu) << 13));
     }
     return fl__signed(fl__small_decode(magnitude, 10, 15), code & 0x8000u);

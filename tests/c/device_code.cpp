@@ -64,23 +64,24 @@ void call(void *argument) {
 struct entry {
     const char *name;
     void (*run)(void *argument);
+    size_t argument_bytes;
     bool synchronises; // Needs fibers; the others run thread by thread.
 };
 
+#define ENTRY(type, function, synchronises) \
+    {#function, call<type, function>, sizeof(type), synchronises},
+
 const entry entries[] = {
-#define ELEMENT(bytes, type)                                                            \
-    {"fl_copy_strided_u" #bytes, call<fl__copy_args, fl_copy_strided_u##bytes>, false}, \
-        {"fl_copy_tile_u" #bytes, call<fl__tile_args, fl_copy_tile_u##bytes>, true},    \
-        {"fl_fill_strided_u" #bytes, call<fl__fill_args, fl_fill_strided_u##bytes>, false},
+#define ELEMENT(bytes, type)                              \
+    ENTRY(fl__copy_args, fl_copy_strided_u##bytes, false) \
+    ENTRY(fl__tile_args, fl_copy_tile_u##bytes, true)     \
+    ENTRY(fl__fill_args, fl_fill_strided_u##bytes, false)
     FL__ELEMENT_LIST(ELEMENT)
 #undef ELEMENT
-#define CAST(src, dst) \
-    {"fl_cast_" #src "_" #dst, call<fl__copy_args, fl_cast_##src##_##dst>, false},
+#define CAST(src, dst) ENTRY(fl__copy_args, fl_cast_##src##_##dst, false)
         FL__CAST_LIST(CAST)
 #undef CAST
-            {"fl_cast_any", call<fl__copy_args, fl_cast_any>, false},
-    {"fl_fill_u16", call<fl__fill_args, fl_fill_u16>, false},
-};
+            ENTRY(fl__copy_args, fl_cast_any, false) ENTRY(fl__fill_args, fl_fill_u16, false)};
 
 } // namespace
 
@@ -95,6 +96,10 @@ extern "C" const void *device_code_find(const char *name) {
         }
     }
     return nullptr;
+}
+
+extern "C" size_t device_code_argument_bytes(const void *function) {
+    return static_cast<const entry *>(function)->argument_bytes;
 }
 
 extern "C" void device_code_launch(const void *function, uint32_t blocks, void *argument) {

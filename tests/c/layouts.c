@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "fl/kernels.h"
+
 fl_view layout_make(fl_dtype dtype, int32_t ndim, const int64_t *shape, const int32_t *order,
                     layout_change change, int32_t which, int64_t *out_elems) {
     fl_view view;
@@ -77,4 +79,34 @@ void layout_each(const fl_view *dst, const fl_view *src,
             index[dim] = 0;
         }
     }
+}
+
+/* The two parts of the element, as doubles. */
+static void parts_of(fl_dtype dtype, const char *at, double out[2]) {
+    fl_view from = {.data = (void *)(uintptr_t)at, .dtype = dtype};
+    fl_view to = {.data = out, .dtype = FL_DTYPE_C128};
+    fl_host_copy(&to, &from);
+}
+
+bool layout_same_values(fl_dtype dtype, const void *a, const void *b, size_t bytes) {
+    size_t size = fl_dtype_size(dtype);
+    if (memcmp(a, b, bytes) == 0) {
+        return true;
+    }
+    for (size_t at = 0; at + size <= bytes; at += size) {
+        const char *left = (const char *)a + at, *right = (const char *)b + at;
+        double one[2], other[2];
+        if (memcmp(left, right, size) == 0) {
+            continue;
+        }
+        parts_of(dtype, left, one);
+        parts_of(dtype, right, other);
+        for (int part = 0; part < 2; part++) {
+            bool both_nan = one[part] != one[part] && other[part] != other[part];
+            if (!both_nan && memcmp(&one[part], &other[part], sizeof(one[part])) != 0) {
+                return false;
+            }
+        }
+    }
+    return true;
 }

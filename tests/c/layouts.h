@@ -30,4 +30,7 @@ bool layout_next_order(int32_t *order, int32_t ndim);
 void layout_each(const fl_view *dst, const fl_view *src,
                  void (*visit)(void *user, int64_t dst_byte, int64_t src_byte), void *user);
 
+/* Whether the bytes are the same, or differ only in the payloads of NaNs. */
+bool layout_same_values(fl_dtype dtype, const void *a, const void *b, size_t bytes);
+
 #endif

@@ -2,7 +2,10 @@
 #include "rig.h"
 
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "device_code.h"
 #include "driver/call.h"
 #include "driver/sim.h"
 #include "fl/debug.h"
@@ -76,6 +79,67 @@ void rig_bare(const char *devices, const char *memory) {
     bare.copy_peer = NULL;
     bare.peer_can_access = NULL;
     choose(&bare);
+}
+
+/* --- device code -------------------------------------------------------------------------------
+ */
+
+typedef struct launch_task {
+    const void *function;
+    uint32_t blocks;
+    _Alignas(16) char argument[1024];
+} launch_task;
+
+static fl_status load_code(void *ctx, fl_device device, const void *image, size_t bytes,
+                           void **out_module) {
+    (void)ctx;
+    (void)device;
+    CHECK(bytes > 0);
+    *out_module = (void *)(uintptr_t)image;
+    return FL_OK;
+}
+
+static fl_status find_code(void *ctx, fl_device device, void *module, const char *name,
+                           void **out_function) {
+    (void)ctx;
+    (void)device;
+    (void)module;
+    *out_function = (void *)(uintptr_t)device_code_find(name);
+    return *out_function ? FL_OK : fl_fail(FL_NOT_FOUND, "no device function %s", name);
+}
+
+static void run_code(void *argument) {
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    launch_task *task = argument;
+    (void)pthread_mutex_lock(&one_at_a_time);
+    device_code_launch(task->function, task->blocks, task->argument);
+    (void)pthread_mutex_unlock(&one_at_a_time);
+    free(task);
+}
+
+static fl_status launch_code(void *ctx, fl_device device, void *function, const uint32_t grid[3],
+                             const uint32_t block[3], uint32_t shared_bytes,
+                             fl_native_stream stream, void **arguments) {
+    (void)block;
+    CHECK_INT(shared_bytes, 0);
+    launch_task *task = malloc(sizeof(*task));
+    size_t bytes = device_code_argument_bytes(function);
+    CHECK(task && bytes <= sizeof(task->argument));
+    task->function = function;
+    task->blocks = grid[0];
+    memcpy(task->argument, arguments[0], bytes);
+    return fl__sim_driver()->stream_host_call(ctx, device, stream, run_code, task);
+}
+
+void rig_with_code(const char *devices, const char *memory) {
+    static fl_driver coded;
+    options(devices, memory);
+    coded = *fl__sim_driver();
+    coded.capabilities &= ~(uint32_t)FL_CAP_HOST_FUNCTIONS;
+    coded.module_load = load_code;
+    coded.module_function = find_code;
+    coded.launch = launch_code;
+    choose(&coded);
 }
 
 /* --- a task that waits --------------------------------------------------------------------------

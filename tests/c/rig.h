@@ -21,6 +21,10 @@ fl__call_trace *rig_traced(const char *devices, const char *memory);
  * offers. */
 void rig_bare(const char *devices, const char *memory);
 
+/* With slots that start the device code of the .cu files, on the host and in stream order; without
+ * host functions. */
+void rig_with_code(const char *devices, const char *memory);
+
 /* Sends a task to the stream that does not end before rig_release; one at a time. */
 void rig_block(fl_device device, fl_stream stream);
 void rig_release(void);

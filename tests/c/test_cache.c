@@ -159,6 +159,36 @@ TEST(cache, the_smallest_free_block_that_is_large_enough_is_taken) {
     }
 }
 
+TEST(cache, thousands_of_blocks_are_found_again) {
+    rig_sim("2", NULL);
+    enum { COUNT = 5000 };
+    static void *blocks[COUNT];
+    uint64_t seed = 21;
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            if (!blocks[i]) {
+                blocks[i] = alloc(1 + test_random(&seed) % 3000, 0);
+            }
+        }
+        for (int i = 0; i < COUNT; i++) {
+            fl_pointer_info info;
+            fl_pointer_lookup((char *)blocks[i] + 300, &info);
+            CHECK(info.base == blocks[i] || info.size < 300 || info.kind != FL_POINTER_DEVICE);
+            if (test_random(&seed) % 2) {
+                fl_memory_free(blocks[i]);
+                blocks[i] = NULL;
+            }
+        }
+        CHECK_OK(fl_memory_check(0));
+    }
+    for (int i = 0; i < COUNT; i++) {
+        fl_memory_free(blocks[i]);
+    }
+    CHECK_INT(stats_of(0).allocation[FL_POOL_ALL].current, 0);
+    CHECK_OK(fl_memory_empty_cache(0));
+    CHECK_INT(stats_of(0).segment[FL_POOL_ALL].current, 0);
+}
+
 TEST(cache, bins_cover_every_size_in_order) {
     uint32_t before = 0;
     for (size_t units = 1; units < (size_t)1 << 38; units += 1 + units / 97) {

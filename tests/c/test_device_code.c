@@ -82,32 +82,6 @@ static void prepare(void) {
     }
 }
 
-/* NaNs may differ in their payload between two casts; then the elements are compared as values. */
-static bool same_elements(fl_dtype dtype, size_t bytes) {
-    if (memcmp(actual, wanted, bytes) == 0) {
-        return true;
-    }
-    size_t size = fl_dtype_size(dtype);
-    for (size_t at = 0; at < bytes; at += size) {
-        if (memcmp(actual + at, wanted + at, size) != 0) {
-            double a[2], b[2];
-            fl_view from = {.data = actual + at, .dtype = dtype};
-            fl_view to = {.data = a, .dtype = FL_DTYPE_C128};
-            fl_host_copy(&to, &from);
-            from.data = wanted + at;
-            to.data = b;
-            fl_host_copy(&to, &from);
-            for (int part = 0; part < 2; part++) {
-                bool both_nan = a[part] != a[part] && b[part] != b[part];
-                if (!both_nan && a[part] != b[part]) {
-                    return false;
-                }
-            }
-        }
-    }
-    return true;
-}
-
 static void check_copy(const fl_kernels *table, fl_view dst, int64_t dst_elems, fl_view src,
                        int64_t src_elems) {
     size_t bytes = (size_t)dst_elems * fl_dtype_size(dst.dtype);
@@ -119,7 +93,7 @@ static void check_copy(const fl_kernels *table, fl_view dst, int64_t dst_elems, 
     fl_host_copy(&dst, &src);
     dst.data = actual;
     CHECK_OK(table->copy(table->ctx, 0, NULL, &dst, &src));
-    if (!same_elements(dst.dtype, bytes)) {
+    if (!layout_same_values(dst.dtype, actual, wanted, bytes)) {
         test_note("%s <- %s, %d dims, function %s", fl_dtype_name(dst.dtype),
                   fl_dtype_name(src.dtype), dst.ndim, last_name);
         CHECK_BYTES(actual, wanted, bytes);
