@@ -1,20 +1,18 @@
 /*
- * ascend.c: a driver over AscendCL: library, errors, devices, memory and copies.
+ * ascend.c: a driver over AscendCL: library, errors and devices.
  *
  * AscendCL differs from CUDA's shape in most places: it must be initialised, a thread has no device
  * until it sets one, sizes of 0 and NULL are errors, a free orders nothing, copies take the room
- * behind the destination and refuse host to host. Streams and events are in ascend_streams.c. Must
- * not know other vendors.
+ * behind the destination and refuse host to host. Memory is in ascend_memory.c, streams and
+ * events are in ascend_streams.c. Must not know other vendors.
  */
 #include "driver/ascend_table.h"
 
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/thread.h"
-#include "driver/aligned.h"
 #include "driver/library.h"
 #include "driver/vendors.h"
 
@@ -59,7 +57,7 @@ static fl_status status_of(int code) {
 }
 
 /* Takes what the runtime has kept of a failure, so that nobody finds it later. */
-static const char *take_words(void) {
+const char *fl__acl_take_words(void) {
     const char *words = fl__acl.recent_message ? fl__acl.recent_message() : NULL;
     if (fl__acl.last_error) {
         enum { THREAD_LEVEL = 0 };
@@ -70,7 +68,7 @@ static const char *take_words(void) {
 
 static fl_status failed(int code, const char *function, const char *what, va_list arguments) {
     fl_status status = status_of(code);
-    const char *words = take_words();
+    const char *words = fl__acl_take_words();
     if (status == FL_NOT_READY) {
         return status;
     }
@@ -89,14 +87,12 @@ fl_status fl__acl_failed(int code, const char *function, const char *what, ...) 
 
 /* --- the current device ----------------------------------------------------------------------- */
 
-enum { NO_DEVICE = -1 };
-
 fl_status fl__acl_enter(fl_device device, int32_t *out_previous) {
-    int32_t previous = NO_DEVICE;
-    *out_previous = NO_DEVICE;
+    int32_t previous = FL__ACL_NO_DEVICE;
+    *out_previous = FL__ACL_NO_DEVICE;
     if (fl__acl.get_device(&previous) != 0) {
-        previous = NO_DEVICE; /* The thread never set one. */
-        (void)take_words();
+        previous = FL__ACL_NO_DEVICE; /* The thread never set one. */
+        (void)fl__acl_take_words();
     }
     if (previous == device) {
         return FL_OK;
@@ -109,9 +105,9 @@ fl_status fl__acl_enter(fl_device device, int32_t *out_previous) {
     return FL_OK;
 }
 
-static void leave(int32_t previous) {
-    if (previous != NO_DEVICE && fl__acl.set_device(previous) != 0) {
-        (void)take_words();
+void fl__acl_leave(int32_t previous) {
+    if (previous != FL__ACL_NO_DEVICE && fl__acl.set_device(previous) != 0) {
+        (void)fl__acl_take_words();
     }
 }
 
@@ -123,19 +119,8 @@ fl_status fl__acl_finish(int32_t previous, int code, const char *function, const
         status = failed(code, function, what, arguments);
         va_end(arguments);
     }
-    leave(previous);
+    fl__acl_leave(previous);
     return status;
-}
-
-/* Host memory belongs to no device, but a thread needs one before it can ask. */
-static fl_status enter_any(int32_t *out_previous) {
-    int32_t current = NO_DEVICE;
-    *out_previous = NO_DEVICE;
-    if (fl__acl.get_device(&current) == 0) {
-        return FL_OK;
-    }
-    (void)take_words();
-    return fl__acl_enter(0, out_previous);
 }
 
 /* --- devices ---------------------------------------------------------------------------------- */
@@ -145,7 +130,7 @@ static fl_status slot_init(void *ctx) {
     enum { ALREADY_INITIALISED = 100002 };
     int code = fl__acl.init(NULL);
     if (code == ALREADY_INITIALISED) {
-        (void)take_words(); /* Another framework came first. */
+        (void)fl__acl_take_words(); /* Another framework came first. */
         return FL_OK;
     }
     return code ? fl__acl_failed(code, "aclInit", "initialising: ") : FL_OK;
@@ -157,7 +142,7 @@ static fl_status slot_device_count(void *ctx, int32_t *out_count) {
     uint32_t count = 0;
     int code = fl__acl.device_count(&count);
     if (code == NO_DEVICES) {
-        (void)take_words();
+        (void)fl__acl_take_words();
         count = 0;
     } else if (code) {
         return fl__acl_failed(code, "aclrtGetDeviceCount", "counting devices: ");
@@ -170,7 +155,7 @@ static fl_status slot_device_count(void *ctx, int32_t *out_count) {
 static int64_t device_info(fl_device device, int attribute) {
     int64_t value = 0;
     if (fl__acl.device_info && fl__acl.device_info((uint32_t)device, attribute, &value) != 0) {
-        (void)take_words();
+        (void)fl__acl_take_words();
         value = 0;
     }
     return value;
@@ -215,206 +200,6 @@ static fl_status slot_device_synchronize(void *ctx, fl_device device) {
                           "waiting for device %d: ", device);
 }
 
-/* --- memory ----------------------------------------------------------------------------------- */
-
-enum { HUGE_PAGES_FIRST = 0 };
-
-/* The runtime promises 64 bytes. A block that needs more is asked for again with room. */
-static fl_status alloc_moved(fl_device device, size_t bytes, void **out_ptr) {
-    void *base = NULL;
-    int code = fl__acl.malloc(&base, bytes + FL__BLOCK_ALIGNMENT, HUGE_PAGES_FIRST);
-    if (code) {
-        return fl__acl_failed(code, "aclrtMalloc",
-                              "allocating %zu bytes on device %d: ", bytes + FL__BLOCK_ALIGNMENT,
-                              device);
-    }
-    void *ptr = fl__aligned_up(base);
-    fl_status status = fl__aligned_keep(device, ptr, base);
-    if (status) {
-        (void)fl__acl.free(base);
-        return status;
-    }
-    *out_ptr = ptr;
-    return FL_OK;
-}
-
-static fl_status slot_mem_alloc(void *ctx, fl_device device, size_t bytes, void **out_ptr) {
-    (void)ctx;
-    int32_t previous;
-    FL_TRY(fl__acl_enter(device, &previous));
-    void *ptr = NULL;
-    int code = fl__acl.malloc(&ptr, bytes, HUGE_PAGES_FIRST);
-    fl_status status = FL_OK;
-    if (code) {
-        status = fl__acl_failed(code, "aclrtMalloc", "allocating %zu bytes on device %d: ", bytes,
-                                device);
-    } else if (!fl__aligned_is(ptr)) {
-        code = fl__acl.free(ptr);
-        status = code ? fl__acl_failed(code, "aclrtFree", "freeing %p on device %d: ", ptr, device)
-                      : alloc_moved(device, bytes, &ptr);
-    }
-    leave(previous);
-    if (status == FL_OK) {
-        *out_ptr = ptr;
-    }
-    return status;
-}
-
-static fl_status slot_mem_free(void *ctx, fl_device device, void *ptr) {
-    (void)ctx;
-    int32_t previous;
-    FL_TRY(fl__acl_enter(device, &previous));
-    int code = fl__acl.free(fl__aligned_base(device, ptr));
-    if (code == 0) {
-        fl__aligned_forget(device, ptr);
-    }
-    return fl__acl_finish(previous, code, "aclrtFree", "freeing %p on device %d: ", ptr, device);
-}
-
-static fl_status slot_host_alloc(void *ctx, size_t bytes, void **out_ptr) {
-    (void)ctx;
-    int32_t previous;
-    FL_TRY(enter_any(&previous));
-    void *ptr = NULL;
-    int code = fl__acl.malloc_host(&ptr, bytes);
-    fl_status status = fl__acl_finish(previous, code, "aclrtMallocHost",
-                                      "allocating %zu bytes of page-locked memory: ", bytes);
-    if (status == FL_OK) {
-        *out_ptr = ptr;
-    }
-    return status;
-}
-
-static fl_status slot_host_free(void *ctx, void *ptr) {
-    (void)ctx;
-    int32_t previous;
-    FL_TRY(enter_any(&previous));
-    return fl__acl_finish(previous, fl__acl.free_host(ptr), "aclrtFreeHost",
-                          "freeing page-locked memory at %p: ", ptr);
-}
-
-/* --- copies ----------------------------------------------------------------------------------- */
-
-/* The synchronous copy waits for no stream, so the stream is waited for first. */
-static int copy_and_wait(void *dst, const void *src, size_t bytes, fl_copy_kind kind,
-                         fl_native_stream stream) {
-    int code = fl__acl.synchronize_stream(stream);
-    if (code) {
-        return code;
-    }
-    if (kind == FL_COPY_HOST_TO_HOST) { /* Refused by the runtime, and no work of its. */
-        memcpy(dst, src, bytes);
-        return 0;
-    }
-    return fl__acl.memcpy(dst, bytes, src, bytes, (int)kind);
-}
-
-/* The header asks for 64 bytes of alignment inside a device; what the runtime makes of other
- * addresses differs between chips, so it is asked, and its refusal is answered with the synchronous
- * copy. */
-static int copy(void *dst, const void *src, size_t bytes, fl_copy_kind kind,
-                fl_native_stream stream) {
-    enum { WRONG_PARAMETER = 107000, ALIGNMENT = 64 };
-    if (kind == FL_COPY_HOST_TO_HOST) {
-        return copy_and_wait(dst, src, bytes, kind, stream);
-    }
-    int code = fl__acl.memcpy_async(dst, bytes, src, bytes, (int)kind, stream);
-    bool refused = code == WRONG_PARAMETER && kind == FL_COPY_DEVICE_TO_DEVICE &&
-                   ((uintptr_t)dst | (uintptr_t)src) % ALIGNMENT != 0;
-    if (refused) {
-        (void)take_words();
-        code = copy_and_wait(dst, src, bytes, kind, stream);
-    }
-    return code;
-}
-
-static fl_status slot_copy(void *ctx, fl_device device, void *dst, const void *src, size_t bytes,
-                           fl_copy_kind kind, fl_native_stream stream) {
-    (void)ctx;
-    int32_t previous;
-    FL_TRY(fl__acl_enter(device, &previous));
-    int code = copy(dst, src, bytes, kind, stream);
-    return fl__acl_finish(previous, code, "aclrtMemcpyAsync",
-                          "copying %zu bytes from %p to %p (kind %d) on device %d: ", bytes, src,
-                          dst, (int)kind, device);
-}
-
-static fl_status slot_fill(void *ctx, fl_device device, void *dst, uint8_t value, size_t bytes,
-                           fl_native_stream stream) {
-    (void)ctx;
-    int32_t previous;
-    FL_TRY(fl__acl_enter(device, &previous));
-    int code = fl__acl.memset_async(dst, bytes, value, bytes, stream);
-    return fl__acl_finish(previous, code, "aclrtMemsetAsync",
-                          "filling %zu bytes at %p on device %d: ", bytes, dst, device);
-}
-
-static fl_status slot_copy_2d(void *ctx, fl_device device, void *dst, size_t dst_pitch,
-                              const void *src, size_t src_pitch, size_t width, size_t rows,
-                              fl_copy_kind kind, fl_native_stream stream) {
-    (void)ctx;
-    int32_t previous;
-    FL_TRY(fl__acl_enter(device, &previous));
-    int code = 0;
-    if (kind == FL_COPY_HOST_TO_HOST) {
-        for (size_t row = 0; row < rows && code == 0; row++) {
-            code = copy_and_wait((char *)dst + row * dst_pitch, (const char *)src + row * src_pitch,
-                                 width, kind, stream);
-        }
-    } else {
-        code =
-            fl__acl.memcpy_2d_async(dst, dst_pitch, src, src_pitch, width, rows, (int)kind, stream);
-    }
-    return fl__acl_finish(previous, code, "aclrtMemcpy2dAsync",
-                          "copying %zu runs of %zu bytes (kind %d) on device %d: ", rows, width,
-                          (int)kind, device);
-}
-
-static fl_status slot_peer_can_access(void *ctx, fl_device device, fl_device peer, bool *out_can) {
-    (void)ctx;
-    int32_t can = 0;
-    int code = fl__acl.can_access_peer(&can, device, peer);
-    if (code) {
-        return fl__acl_failed(code, "aclrtDeviceCanAccessPeer",
-                              "asking whether device %d reaches device %d: ", device, peer);
-    }
-    *out_can = can != 0;
-    return FL_OK;
-}
-
-/* Bit p of entry d: access from d to p was enabled. */
-static _Atomic uint64_t peers[FL_DEVICE_MAX];
-
-/* There is no copy between devices of its own: the plain one works once access was enabled in the
- * direction of use, from the current device. */
-static int enable_peer(fl_device device, fl_device peer) {
-    uint64_t bit = UINT64_C(1) << peer;
-    if (device == peer || (atomic_load_explicit(&peers[device], memory_order_acquire) & bit)) {
-        return 0;
-    }
-    int code = fl__acl.enable_peer(peer, 0);
-    if (code == 0) {
-        (void)atomic_fetch_or_explicit(&peers[device], bit, memory_order_release);
-    }
-    return code;
-}
-
-static fl_status slot_copy_peer(void *ctx, void *dst, fl_device dst_device, const void *src,
-                                fl_device src_device, size_t bytes, fl_native_stream stream) {
-    (void)ctx;
-    int32_t previous;
-    FL_TRY(fl__acl_enter(src_device, &previous));
-    const char *function = "aclrtDeviceEnablePeerAccess";
-    int code = enable_peer(src_device, dst_device);
-    if (code == 0) {
-        function = "aclrtMemcpyAsync";
-        code = copy(dst, src, bytes, FL_COPY_DEVICE_TO_DEVICE, stream);
-    }
-    return fl__acl_finish(previous, code, function,
-                          "copying %zu bytes from device %d to %d: ", bytes, src_device,
-                          dst_device);
-}
-
 /* --- the library ------------------------------------------------------------------------------ */
 
 static const char *const libraries[] = {"libascendcl.so", "libacl_rt.so"};
@@ -452,7 +237,6 @@ static fl_status find_symbols(const fl__dl *library) {
 }
 
 static void make_table(void) {
-    bool has_peer = fl__acl.can_access_peer && fl__acl.enable_peer;
     table = (fl_driver){
         .struct_size = sizeof(fl_driver),
         .version = FL_DRIVER_VERSION,
@@ -463,21 +247,13 @@ static void make_table(void) {
         .device_count = slot_device_count,
         .device_properties = slot_device_properties,
         .device_synchronize = slot_device_synchronize,
-        .mem_alloc = slot_mem_alloc,
-        .mem_free = slot_mem_free,
-        .host_alloc = slot_host_alloc,
-        .host_free = slot_host_free,
-        .copy = slot_copy,
-        .fill = slot_fill,
         .mem_info = fl__acl.mem_info ? slot_mem_info : NULL,
-        .peer_can_access = has_peer ? slot_peer_can_access : NULL,
-        .copy_peer = has_peer ? slot_copy_peer : NULL,
-        .copy_2d = fl__acl.memcpy_2d_async ? slot_copy_2d : NULL,
         .module_load = NULL,
         .module_function = NULL,
         .launch = NULL,
         .limits = NULL,
     };
+    fl__acl_memory_slots(&table);
     fl__acl_stream_slots(&table);
 }
 

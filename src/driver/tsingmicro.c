@@ -8,7 +8,7 @@
  * not know other vendors.
  */
 #define _GNU_SOURCE /* strcasestr */
-#include "fl/driver.h"
+#include "driver/tsingmicro_table.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,13 +20,7 @@
 #include "driver/vendors.h"
 #include "fl/debug.h"
 
-typedef void host_function(void *argument);
-
-static struct {
-#define FL_TX(field, symbol, result, parameters, need) result(*field) parameters;
-#include "driver/tsingmicro.inc"
-#undef FL_TX
-} tx; /* Filled once, before any slot can be called. */
+fl__tx_calls fl__tx;
 
 /* --- errors ----------------------------------------------------------------------------------- */
 
@@ -54,7 +48,7 @@ static fl_status status_of(int code, const char *words) {
 }
 
 static fl_status failed(int code, const char *function, const char *what, va_list arguments) {
-    const char *words = tx.error_string ? tx.error_string(code) : NULL;
+    const char *words = fl__tx.error_string ? fl__tx.error_string(code) : NULL;
     words = words ? words : "no text";
     fl_status status = status_of(code, words);
     if (status == FL_NOT_READY) {
@@ -79,14 +73,14 @@ static fl_status fail_call(int code, const char *function, const char *what, ...
 
 enum { NOTHING_TO_RESTORE = -1 };
 
-static fl_status enter(fl_device device, int64_t *out_previous) {
+fl_status fl__tx_enter(fl_device device, int64_t *out_previous) {
     uint32_t current = 0;
-    bool known = tx.get_device(&current) == 0;
+    bool known = fl__tx.get_device(&current) == 0;
     *out_previous = NOTHING_TO_RESTORE;
     if (known && current == (uint32_t)device) {
         return FL_OK;
     }
-    int code = tx.set_device((uint32_t)device);
+    int code = fl__tx.set_device((uint32_t)device);
     if (code) {
         return fail_call(code, "txSetDevice", "making device %d current: ", device);
     }
@@ -98,14 +92,11 @@ static fl_status enter(fl_device device, int64_t *out_previous) {
 
 static void leave(int64_t previous) {
     if (previous != NOTHING_TO_RESTORE) {
-        (void)tx.set_device((uint32_t)previous);
+        (void)fl__tx.set_device((uint32_t)previous);
     }
 }
 
-/* The end of a slot that entered. */
-static fl_status finish(int64_t previous, int code, const char *function, const char *what, ...)
-    FL_PRINTF(4, 5);
-static fl_status finish(int64_t previous, int code, const char *function, const char *what, ...) {
+fl_status fl__tx_finish(int64_t previous, int code, const char *function, const char *what, ...) {
     fl_status status = FL_OK;
     if (__builtin_expect(code != 0, 0)) {
         va_list arguments;
@@ -127,7 +118,7 @@ static fl_status slot_init(void *ctx) {
 static fl_status slot_device_count(void *ctx, int32_t *out_count) {
     (void)ctx;
     uint32_t count = 0;
-    int code = tx.device_count(&count);
+    int code = fl__tx.device_count(&count);
     if (code) {
         return fail_call(code, "txGetDeviceCount", "counting devices: ");
     }
@@ -139,11 +130,11 @@ static fl_status slot_mem_info(void *ctx, fl_device device, uint64_t *out_free,
                                uint64_t *out_total) {
     (void)ctx;
     int64_t previous;
-    FL_TRY(enter(device, &previous));
+    FL_TRY(fl__tx_enter(device, &previous));
     uint64_t available = 0, total = 0;
-    int code = tx.mem_info(&available, &total);
-    fl_status status =
-        finish(previous, code, "txMemGetInfo", "asking for the free memory of device %d: ", device);
+    int code = fl__tx.mem_info(&available, &total);
+    fl_status status = fl__tx_finish(previous, code, "txMemGetInfo",
+                                     "asking for the free memory of device %d: ", device);
     if (status == FL_OK) {
         *out_free = available;
         *out_total = total;
@@ -156,22 +147,22 @@ static fl_status slot_device_properties(void *ctx, fl_device device, fl_device_p
     memset(out, 0, sizeof(*out));
     (void)snprintf(out->name, sizeof(out->name), "TsingMicro TX8");
     uint64_t available = 0;
-    return tx.mem_info ? slot_mem_info(ctx, device, &available, &out->total_memory) : FL_OK;
+    return fl__tx.mem_info ? slot_mem_info(ctx, device, &available, &out->total_memory) : FL_OK;
 }
 
 static fl_status slot_device_synchronize(void *ctx, fl_device device) {
     (void)ctx;
     int64_t previous;
-    FL_TRY(enter(device, &previous));
-    return finish(previous, tx.synchronize_device(), "txDeviceSynchronize",
-                  "waiting for device %d: ", device);
+    FL_TRY(fl__tx_enter(device, &previous));
+    return fl__tx_finish(previous, fl__tx.synchronize_device(), "txDeviceSynchronize",
+                         "waiting for device %d: ", device);
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
 static fl_status alloc_moved(fl_device device, size_t bytes, void **out_ptr) {
     void *base = NULL;
-    int code = tx.malloc(&base, bytes + FL__BLOCK_ALIGNMENT);
+    int code = fl__tx.malloc(&base, bytes + FL__BLOCK_ALIGNMENT);
     if (code) {
         return fail_call(code, "txMalloc",
                          "allocating %zu bytes on device %d: ", bytes + FL__BLOCK_ALIGNMENT,
@@ -180,7 +171,7 @@ static fl_status alloc_moved(fl_device device, size_t bytes, void **out_ptr) {
     void *ptr = fl__aligned_up(base);
     fl_status status = fl__aligned_keep(device, ptr, base);
     if (status) {
-        (void)tx.free(base);
+        (void)fl__tx.free(base);
         return status;
     }
     *out_ptr = ptr;
@@ -190,14 +181,14 @@ static fl_status alloc_moved(fl_device device, size_t bytes, void **out_ptr) {
 static fl_status slot_mem_alloc(void *ctx, fl_device device, size_t bytes, void **out_ptr) {
     (void)ctx;
     int64_t previous;
-    FL_TRY(enter(device, &previous));
+    FL_TRY(fl__tx_enter(device, &previous));
     void *ptr = NULL;
-    int code = tx.malloc(&ptr, bytes);
+    int code = fl__tx.malloc(&ptr, bytes);
     fl_status status = FL_OK;
     if (code) {
         status = fail_call(code, "txMalloc", "allocating %zu bytes on device %d: ", bytes, device);
     } else if (!fl__aligned_is(ptr)) {
-        code = tx.free(ptr);
+        code = fl__tx.free(ptr);
         status = code ? fail_call(code, "txFree", "freeing %p on device %d: ", ptr, device)
                       : alloc_moved(device, bytes, &ptr);
     }
@@ -211,18 +202,18 @@ static fl_status slot_mem_alloc(void *ctx, fl_device device, size_t bytes, void 
 static fl_status slot_mem_free(void *ctx, fl_device device, void *ptr) {
     (void)ctx;
     int64_t previous;
-    FL_TRY(enter(device, &previous));
-    int code = tx.free(fl__aligned_base(device, ptr));
+    FL_TRY(fl__tx_enter(device, &previous));
+    int code = fl__tx.free(fl__aligned_base(device, ptr));
     if (code == 0) {
         fl__aligned_forget(device, ptr);
     }
-    return finish(previous, code, "txFree", "freeing %p on device %d: ", ptr, device);
+    return fl__tx_finish(previous, code, "txFree", "freeing %p on device %d: ", ptr, device);
 }
 
 static fl_status slot_host_alloc(void *ctx, size_t bytes, void **out_ptr) {
     (void)ctx;
     void *ptr = NULL;
-    int code = tx.malloc_host(&ptr, bytes);
+    int code = fl__tx.malloc_host(&ptr, bytes);
     if (code) {
         return fail_call(code, "txMallocHost",
                          "allocating %zu bytes of page-locked memory: ", bytes);
@@ -233,7 +224,7 @@ static fl_status slot_host_alloc(void *ctx, size_t bytes, void **out_ptr) {
 
 static fl_status slot_host_free(void *ctx, void *ptr) {
     (void)ctx;
-    int code = tx.free_host(ptr);
+    int code = fl__tx.free_host(ptr);
     return code ? fail_call(code, "txFreeHost", "freeing page-locked memory at %p: ", ptr) : FL_OK;
 }
 
@@ -241,21 +232,21 @@ static fl_status slot_copy(void *ctx, fl_device device, void *dst, const void *s
                            fl_copy_kind kind, fl_native_stream stream) {
     (void)ctx;
     int64_t previous;
-    FL_TRY(enter(device, &previous));
+    FL_TRY(fl__tx_enter(device, &previous));
     const char *function = "txMemcpyAsync";
     int code;
     if (kind == FL_COPY_HOST_TO_HOST) { /* Refused by the runtime. */
         function = "txStreamSynchronize";
-        code = tx.synchronize_stream(stream);
+        code = fl__tx.synchronize_stream(stream);
         if (code == 0) {
             memcpy(dst, src, bytes);
         }
     } else {
-        code = tx.memcpy_async(dst, src, bytes, (int)kind, stream);
+        code = fl__tx.memcpy_async(dst, src, bytes, (int)kind, stream);
     }
-    return finish(previous, code, function,
-                  "copying %zu bytes from %p to %p (kind %d) on device %d: ", bytes, src, dst,
-                  (int)kind, device);
+    return fl__tx_finish(previous, code, function,
+                         "copying %zu bytes from %p to %p (kind %d) on device %d: ", bytes, src,
+                         dst, (int)kind, device);
 }
 
 /* Without a fill of the runtime's: copies from page-locked memory, which has to live until they
@@ -266,7 +257,7 @@ static int fill_from_host(char *dst, uint8_t value, size_t bytes, fl_native_stre
     size_t piece = bytes < PIECE ? bytes : PIECE;
     void *source = NULL;
     *out_function = "txMallocHost";
-    int code = tx.malloc_host(&source, piece);
+    int code = fl__tx.malloc_host(&source, piece);
     if (code) {
         return code;
     }
@@ -274,15 +265,15 @@ static int fill_from_host(char *dst, uint8_t value, size_t bytes, fl_native_stre
     *out_function = "txMemcpyAsync";
     for (size_t done = 0; done < bytes && !code; done += piece) {
         size_t left = bytes - done;
-        code = tx.memcpy_async(dst + done, source, left < piece ? left : piece,
-                               FL_COPY_HOST_TO_DEVICE, stream);
+        code = fl__tx.memcpy_async(dst + done, source, left < piece ? left : piece,
+                                   FL_COPY_HOST_TO_DEVICE, stream);
     }
-    int waited = tx.synchronize_stream(stream);
+    int waited = fl__tx.synchronize_stream(stream);
     if (!code && waited) {
         *out_function = "txStreamSynchronize";
         code = waited;
     }
-    int freed = tx.free_host(source);
+    int freed = fl__tx.free_host(source);
     if (!code && freed) {
         *out_function = "txFreeHost";
         code = freed;
@@ -294,138 +285,12 @@ static fl_status slot_fill(void *ctx, fl_device device, void *dst, uint8_t value
                            fl_native_stream stream) {
     (void)ctx;
     int64_t previous;
-    FL_TRY(enter(device, &previous));
+    FL_TRY(fl__tx_enter(device, &previous));
     const char *function = "txMemsetAsync";
-    int code = tx.memset_async ? tx.memset_async(dst, value, bytes, stream)
-                               : fill_from_host(dst, value, bytes, stream, &function);
-    return finish(previous, code, function, "filling %zu bytes at %p on device %d: ", bytes, dst,
-                  device);
-}
-
-/* --- streams ---------------------------------------------------------------------------------- */
-
-static fl_status slot_stream_create(void *ctx, fl_device device, int32_t priority,
-                                    fl_native_stream *out_stream) {
-    (void)ctx;
-    (void)priority; /* All streams are alike. */
-    int64_t previous;
-    FL_TRY(enter(device, &previous));
-    void *stream = NULL;
-    int code = tx.create_stream(&stream);
-    fl_status status =
-        finish(previous, code, "txStreamCreate", "creating a stream on device %d: ", device);
-    if (status == FL_OK) {
-        *out_stream = stream;
-    }
-    return status;
-}
-
-static fl_status slot_stream_destroy(void *ctx, fl_device device, fl_native_stream stream) {
-    (void)ctx;
-    int64_t previous;
-    FL_TRY(enter(device, &previous));
-    return finish(previous, tx.destroy_stream(stream), "txStreamDestroy",
-                  "destroying a stream of device %d: ", device);
-}
-
-static fl_status slot_stream_query(void *ctx, fl_device device, fl_native_stream stream) {
-    (void)ctx;
-    int64_t previous;
-    FL_TRY(enter(device, &previous));
-    return finish(previous, tx.stream_query(stream), "txStreamQuery",
-                  "asking a stream of device %d: ", device);
-}
-
-static fl_status slot_stream_synchronize(void *ctx, fl_device device, fl_native_stream stream) {
-    (void)ctx;
-    int64_t previous;
-    FL_TRY(enter(device, &previous));
-    return finish(previous, tx.synchronize_stream(stream), "txStreamSynchronize",
-                  "waiting for a stream of device %d: ", device);
-}
-
-static fl_status slot_stream_wait_event(void *ctx, fl_device device, fl_native_stream stream,
-                                        fl_native_event event) {
-    (void)ctx;
-    int64_t previous;
-    FL_TRY(enter(device, &previous));
-    return finish(previous, tx.stream_wait_event(stream, event), "txStreamWaitEvent",
-                  "making a stream of device %d wait: ", device);
-}
-
-static fl_status slot_stream_host_call(void *ctx, fl_device device, fl_native_stream stream,
-                                       void (*function)(void *argument), void *argument) {
-    (void)ctx;
-    int64_t previous;
-    FL_TRY(enter(device, &previous));
-    return finish(previous, tx.launch_host_func(stream, function, argument), "txLaunchHostFunc",
-                  "queueing a host function on device %d: ", device);
-}
-
-/* --- events ----------------------------------------------------------------------------------- */
-
-static fl_status slot_event_create(void *ctx, fl_device device, uint32_t flags,
-                                   fl_native_event *out_event) {
-    (void)ctx;
-    (void)flags; /* Every event keeps its time. */
-    int64_t previous;
-    FL_TRY(enter(device, &previous));
-    void *event = NULL;
-    int code = tx.create_event(&event);
-    fl_status status =
-        finish(previous, code, "txEventCreate", "creating an event on device %d: ", device);
-    if (status == FL_OK) {
-        *out_event = event;
-    }
-    return status;
-}
-
-static fl_status slot_event_destroy(void *ctx, fl_device device, fl_native_event event) {
-    (void)ctx;
-    int64_t previous;
-    FL_TRY(enter(device, &previous));
-    return finish(previous, tx.destroy_event(event), "txEventDestroy",
-                  "destroying an event of device %d: ", device);
-}
-
-static fl_status slot_event_record(void *ctx, fl_device device, fl_native_event event,
-                                   fl_native_stream stream) {
-    (void)ctx;
-    int64_t previous;
-    FL_TRY(enter(device, &previous));
-    return finish(previous, tx.record_event(event, stream), "txEventRecord",
-                  "recording an event on device %d: ", device);
-}
-
-static fl_status slot_event_query(void *ctx, fl_device device, fl_native_event event) {
-    (void)ctx;
-    int64_t previous;
-    FL_TRY(enter(device, &previous));
-    return finish(previous, tx.query_event(event), "txEventQuery",
-                  "asking an event of device %d: ", device);
-}
-
-static fl_status slot_event_synchronize(void *ctx, fl_device device, fl_native_event event) {
-    (void)ctx;
-    int64_t previous;
-    FL_TRY(enter(device, &previous));
-    return finish(previous, tx.synchronize_event(event), "txEventSynchronize",
-                  "waiting for an event of device %d: ", device);
-}
-
-static fl_status slot_event_elapsed_ms(void *ctx, fl_device device, fl_native_event start,
-                                       fl_native_event end, double *out_ms) {
-    (void)ctx;
-    int64_t previous;
-    FL_TRY(enter(device, &previous));
-    float ms = 0;
-    int code = tx.elapsed(&ms, start, end);
-    fl_status status =
-        finish(previous, code, "txEventElapsedTime", "reading a time on device %d: ", device);
-    if (status == FL_OK) {
-        *out_ms = (double)ms;
-    }
-    return status;
+    int code = fl__tx.memset_async ? fl__tx.memset_async(dst, value, bytes, stream)
+                                   : fill_from_host(dst, value, bytes, stream, &function);
+    return fl__tx_finish(previous, code, function, "filling %zu bytes at %p on device %d: ", bytes,
+                         dst, device);
 }
 
 /* --- the library ------------------------------------------------------------------------------ */
@@ -453,7 +318,7 @@ static fl_status find_symbols(const fl__dl *library) {
     void *address;
 #define FL_TX(field, symbol, result, parameters, need)                                             \
     address = fl__dl_symbol(library, symbol);                                                      \
-    memcpy(&tx.field, &address, sizeof(address));                                                  \
+    memcpy(&fl__tx.field, &address, sizeof(address));                                              \
     if (!address && need == REQUIRED && used < sizeof(missing)) {                                  \
         used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%s", used ? ", " : "", \
                                  symbol);                                                          \
@@ -483,29 +348,18 @@ static void make_table(void) {
         .host_free = slot_host_free,
         .copy = slot_copy,
         .fill = slot_fill,
-        .stream_create = slot_stream_create,
-        .stream_destroy = slot_stream_destroy,
-        .stream_query = slot_stream_query,
-        .stream_synchronize = slot_stream_synchronize,
-        .event_create = slot_event_create,
-        .event_destroy = slot_event_destroy,
-        .event_record = slot_event_record,
-        .event_query = slot_event_query,
-        .event_synchronize = slot_event_synchronize,
-        .stream_wait_event = slot_stream_wait_event,
-        .mem_info = tx.mem_info ? slot_mem_info : NULL,
+        .mem_info = fl__tx.mem_info ? slot_mem_info : NULL,
         .stream_priority_range = NULL,
-        .event_elapsed_ms = tx.elapsed ? slot_event_elapsed_ms : NULL,
         .peer_can_access = NULL,
         .copy_peer = NULL,
         .copy_2d = NULL,
-        .stream_host_call = tx.launch_host_func ? slot_stream_host_call : NULL,
         .stream_is_capturing = NULL,
         .module_load = NULL,
         .module_function = NULL,
         .launch = NULL,
         .limits = limits,
     };
+    fl__tx_stream_slots(&table);
 }
 
 static fl_status open_library(const fl_platform *platform, const fl_driver **out_driver) {

@@ -3,19 +3,13 @@
  *
  * FAKE_VENDOR is that vendor's header in this folder. As with the real ones: every answer that is
  * not 0, "not ready" included, stays in the thread's last-error slot until it is fetched; nothing
- * may be called from a host function; handles are checked.
+ * may be called from a host function; handles are checked. Streams, events and code objects are in
+ * fake_cudalike_streams.c.
  */
-#include FAKE_VENDOR
+#include "fake_cudalike.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "engine.h"
-
-#define PASTE_(a, b) a##b
-#define PASTE(a, b) PASTE_(a, b)
-#define FN(suffix) PASTE(FAKE_PREFIX, suffix)
 
 /* --- errors ----------------------------------------------------------------------------------- */
 
@@ -50,16 +44,16 @@ static int answer_code(int code) {
     return code;
 }
 
-static int answer(fake_result result) {
+int cudalike_answer(fake_result result) {
     return answer_code(code_of(result));
 }
 
 /* 0 or the code with which the function must return. */
-static int begin(const char *function) {
+int cudalike_begin(const char *function) {
     bool in_host_function;
     int code = fake_begin(function, &in_host_function);
     if (in_host_function) {
-        return answer(FAKE_NOT_PERMITTED);
+        return cudalike_answer(FAKE_NOT_PERMITTED);
     }
     if (code == FAKE_DEFAULT_CODE) {
         code = 999;
@@ -72,12 +66,6 @@ static int begin(const char *function) {
 #endif
     return answer_code(code);
 }
-
-#define BEGIN()                 \
-    int code = begin(__func__); \
-    if (code) {                 \
-        return code;            \
-    }
 
 FAKE_EXPORT int FN(GetLastError)(void) {
     bool in_host_function;
@@ -123,7 +111,7 @@ FAKE_EXPORT const char *FN(GetErrorName)(int code) {
 #ifdef FAKE_WITH_INIT
 FAKE_EXPORT int FN(Init)(unsigned flags) {
     BEGIN();
-    return answer(flags ? FAKE_INVALID_VALUE : FAKE_OK);
+    return cudalike_answer(flags ? FAKE_INVALID_VALUE : FAKE_OK);
 }
 #endif
 
@@ -131,12 +119,12 @@ FAKE_EXPORT int FN(GetDeviceCount)(int *count) {
     *count = 0;
     BEGIN();
     *count = fake_device_count();
-    return answer(*count ? FAKE_OK : FAKE_NO_DEVICE);
+    return cudalike_answer(*count ? FAKE_OK : FAKE_NO_DEVICE);
 }
 
 FAKE_EXPORT int FN(SetDevice)(int device) {
     BEGIN();
-    return answer(fake_set_current(device));
+    return cudalike_answer(fake_set_current(device));
 }
 
 FAKE_EXPORT int FN(GetDevice)(int *device) {
@@ -147,7 +135,7 @@ FAKE_EXPORT int FN(GetDevice)(int *device) {
 
 FAKE_EXPORT int FN(DeviceSynchronize)(void) {
     BEGIN();
-    return answer(fake_device_synchronize());
+    return cudalike_answer(fake_device_synchronize());
 }
 
 FAKE_EXPORT int FN(RuntimeGetVersion)(int *version) {
@@ -156,17 +144,19 @@ FAKE_EXPORT int FN(RuntimeGetVersion)(int *version) {
     return 0;
 }
 
-static inline uint64_t total_memory(void) {
+#if defined(FAKE_STRUCT_TOTAL) || defined(FAKE_WITH_TOTAL)
+static uint64_t total_memory(void) {
     size_t available, total;
     fake_mem_info(&available, &total);
     return total;
 }
+#endif
 
 #ifdef FAKE_STRUCT_TOTAL
 FAKE_EXPORT int FN(GetDeviceProperties)(char *properties, int device) {
     BEGIN();
     if (device < 0 || device >= fake_device_count()) {
-        return answer(FAKE_INVALID_DEVICE);
+        return cudalike_answer(FAKE_INVALID_DEVICE);
     }
     memset(properties, 0, FAKE_STRUCT_BYTES);
     (void)snprintf(properties, 256, "%s %d", FAKE_TITLE, device);
@@ -183,7 +173,7 @@ FAKE_EXPORT int FN(GetDeviceProperties)(char *properties, int device) {
 FAKE_EXPORT int FN(DeviceGetName)(char *name, int length, int device) {
     BEGIN();
     if (device < 0 || device >= fake_device_count()) {
-        return answer(FAKE_INVALID_DEVICE);
+        return cudalike_answer(FAKE_INVALID_DEVICE);
     }
     (void)snprintf(name, (size_t)length, "%s %d", FAKE_TITLE, device);
     return 0;
@@ -194,7 +184,7 @@ FAKE_EXPORT int FN(DeviceGetName)(char *name, int length, int device) {
 FAKE_EXPORT int FN(DeviceTotalMem)(size_t *total, int device) {
     BEGIN();
     if (device < 0 || device >= fake_device_count()) {
-        return answer(FAKE_INVALID_DEVICE);
+        return cudalike_answer(FAKE_INVALID_DEVICE);
     }
     *total = total_memory();
     return 0;
@@ -206,7 +196,7 @@ FAKE_EXPORT int FN(DeviceGetAttribute)(int *value, int attribute, int device) {
     static const int attributes[][2] = FAKE_ATTRIBUTES;
     BEGIN();
     if (device < 0 || device >= fake_device_count()) {
-        return answer(FAKE_INVALID_DEVICE);
+        return cudalike_answer(FAKE_INVALID_DEVICE);
     }
     for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++) {
         if (attributes[i][0] == attribute) {
@@ -214,7 +204,7 @@ FAKE_EXPORT int FN(DeviceGetAttribute)(int *value, int attribute, int device) {
             return 0;
         }
     }
-    return answer(FAKE_INVALID_VALUE);
+    return cudalike_answer(FAKE_INVALID_VALUE);
 }
 #endif
 
@@ -240,7 +230,7 @@ static fake_result check_owner(const void *ptr) {
 #endif
 }
 
-static fake_result check_stream(void *stream) {
+fake_result cudalike_check_stream(void *stream) {
 #ifdef FAKE_POINTERS_BELONG_TO_CURRENT
     if (fake_stream_device(stream) != fake_current()) {
         return FAKE_INVALID_VALUE;
@@ -253,13 +243,13 @@ FAKE_EXPORT int FN(Malloc)(void **ptr, size_t bytes) {
     BEGIN();
     fake_activate();
 #ifdef FAKE_BROKEN_MEMORY
-    return answer(FAKE_OUT_OF_MEMORY);
+    return cudalike_answer(FAKE_OUT_OF_MEMORY);
 #endif
     if (bytes == 0) {
         *ptr = NULL;
         return 0;
     }
-    return answer(fake_malloc(ptr, bytes, 0));
+    return cudalike_answer(fake_malloc(ptr, bytes, 0));
 }
 
 FAKE_EXPORT int FN(Free)(void *ptr) {
@@ -269,16 +259,16 @@ FAKE_EXPORT int FN(Free)(void *ptr) {
         return 0;
     }
     fake_result result = check_owner(ptr);
-    return answer(result ? result : fake_free(ptr, true));
+    return cudalike_answer(result ? result : fake_free(ptr, true));
 }
 
 /* Three arguments also where the vendor's header lets two do. */
 FAKE_EXPORT int FN(FAKE_HOST_ALLOC)(void **ptr, size_t bytes, unsigned flags) {
     BEGIN();
     if (flags & ~FAKE_HOST_FLAGS) {
-        return answer(FAKE_INVALID_VALUE);
+        return cudalike_answer(FAKE_INVALID_VALUE);
     }
-    return answer(fake_host_alloc(ptr, bytes));
+    return cudalike_answer(fake_host_alloc(ptr, bytes));
 }
 
 FAKE_EXPORT int FN(FAKE_HOST_FREE)(void *ptr) {
@@ -287,26 +277,27 @@ FAKE_EXPORT int FN(FAKE_HOST_FREE)(void *ptr) {
         return 0;
     }
     fake_result result = fake_device_synchronize();
-    return answer(result ? result : fake_host_free(ptr));
+    return cudalike_answer(result ? result : fake_host_free(ptr));
 }
 
 FAKE_EXPORT int FN(MemcpyAsync)(void *dst, const void *src, size_t bytes, int kind, void *stream) {
     BEGIN();
-    fake_result result = check_stream(stream);
+    fake_result result = cudalike_check_stream(stream);
     result = result ? result : check_owner(dst);
     result = result ? result : check_owner(src);
     if (kind < 0 || kind > 3) {
         result = FAKE_INVALID_VALUE;
     }
-    return answer(result ? result : fake_copy(dst, src, bytes, (fl_copy_kind)kind, stream));
+    return cudalike_answer(result ? result
+                                  : fake_copy(dst, src, bytes, (fl_copy_kind)kind, stream));
 }
 
 #ifndef FAKE_WITHOUT_MEMSET_ASYNC
 FAKE_EXPORT int FN(MemsetAsync)(void *dst, int value, size_t bytes, void *stream) {
     BEGIN();
-    fake_result result = check_stream(stream);
+    fake_result result = cudalike_check_stream(stream);
     result = result ? result : check_owner(dst);
-    return answer(result ? result : fake_fill(dst, value, bytes, stream));
+    return cudalike_answer(result ? result : fake_fill(dst, value, bytes, stream));
 }
 #endif
 
@@ -314,7 +305,7 @@ FAKE_EXPORT int FN(MemsetAsync)(void *dst, int value, size_t bytes, void *stream
 FAKE_EXPORT int FN(Memset)(void *dst, int value, size_t bytes) {
     BEGIN();
     fake_result result = check_owner(dst);
-    return answer(result ? result : fake_fill(dst, value, bytes, NULL));
+    return cudalike_answer(result ? result : fake_fill(dst, value, bytes, NULL));
 }
 
 #ifdef FAKE_WITH_2D
@@ -322,9 +313,9 @@ FAKE_EXPORT int FN(Memcpy2DAsync)(void *dst, size_t dst_pitch, const void *src, 
                                   size_t width, size_t rows, int kind, void *stream) {
     BEGIN();
     fake_result result = kind < 0 || kind > 3 ? FAKE_INVALID_VALUE : FAKE_OK;
-    return answer(result ? result
-                         : fake_copy_2d(dst, dst_pitch, src, src_pitch, width, rows,
-                                        (fl_copy_kind)kind, stream));
+    return cudalike_answer(result ? result
+                                  : fake_copy_2d(dst, dst_pitch, src, src_pitch, width, rows,
+                                                 (fl_copy_kind)kind, stream));
 }
 #endif
 
@@ -334,7 +325,7 @@ FAKE_EXPORT int FN(DeviceCanAccessPeer)(int *can, int device, int peer) {
     BEGIN();
     int count = fake_device_count();
     if (device < 0 || device >= count || peer < 0 || peer >= count) {
-        return answer(FAKE_INVALID_DEVICE);
+        return cudalike_answer(FAKE_INVALID_DEVICE);
     }
     *can = device == peer ? 0 : FAKE_PEER_ANSWER;
     return 0;
@@ -342,7 +333,7 @@ FAKE_EXPORT int FN(DeviceCanAccessPeer)(int *can, int device, int peer) {
 
 FAKE_EXPORT int FN(DeviceEnablePeerAccess)(int peer, unsigned flags) {
     BEGIN();
-    return answer(flags ? FAKE_INVALID_VALUE : fake_enable_peer(peer));
+    return cudalike_answer(flags ? FAKE_INVALID_VALUE : fake_enable_peer(peer));
 }
 
 #ifdef FAKE_POINTERS_BELONG_TO_CURRENT
@@ -351,13 +342,13 @@ FAKE_EXPORT int FN(MemcpyPeerAsync)(void *dst, int dst_device, const void *src, 
                                     size_t bytes, void *stream) {
     BEGIN();
     (void)dst, (void)dst_device, (void)src, (void)src_device, (void)bytes, (void)stream;
-    return answer(FAKE_UNKNOWN);
+    return cudalike_answer(FAKE_UNKNOWN);
 }
 #else
 FAKE_EXPORT int FN(MemcpyPeerAsync)(void *dst, int dst_device, const void *src, int src_device,
                                     size_t bytes, void *stream) {
     BEGIN();
-    return answer(fake_copy_peer(dst, dst_device, src, src_device, bytes, stream));
+    return cudalike_answer(fake_copy_peer(dst, dst_device, src, src_device, bytes, stream));
 }
 #endif
 
@@ -366,207 +357,9 @@ FAKE_EXPORT int FN(MemcpyPeer)(void *dst, int dst_device, const void *src, int s
     BEGIN();
 #ifdef FAKE_POINTERS_BELONG_TO_CURRENT
     if (src_device != fake_current()) {
-        return answer(FAKE_INVALID_VALUE);
+        return cudalike_answer(FAKE_INVALID_VALUE);
     }
 #endif
     fake_result result = fake_copy_peer(dst, dst_device, src, src_device, bytes, NULL);
-    return answer(result ? result : fake_stream_synchronize(NULL));
+    return cudalike_answer(result ? result : fake_stream_synchronize(NULL));
 }
-
-/* --- streams ---------------------------------------------------------------------------------- */
-
-FAKE_EXPORT int FN(StreamCreateWithFlags)(void **stream, unsigned flags) {
-    BEGIN();
-    fake_activate();
-    return answer(flags > 1 ? FAKE_INVALID_VALUE : fake_stream_create(stream, 0));
-}
-
-#ifdef FAKE_LEAST_PRIORITY
-FAKE_EXPORT int FN(StreamCreateWithPriority)(void **stream, unsigned flags, int priority) {
-    BEGIN();
-    fake_activate();
-    bool wrong = flags > 1 || priority > FAKE_LEAST_PRIORITY || priority < FAKE_GREATEST_PRIORITY;
-    return answer(wrong ? FAKE_INVALID_VALUE : fake_stream_create(stream, priority));
-}
-
-FAKE_EXPORT int FN(DeviceGetStreamPriorityRange)(int *least, int *greatest) {
-    BEGIN();
-    *least = FAKE_LEAST_PRIORITY;
-    *greatest = FAKE_GREATEST_PRIORITY;
-    return 0;
-}
-#endif
-
-FAKE_EXPORT int FN(StreamDestroy)(void *stream) {
-    BEGIN();
-    return answer(fake_stream_destroy(stream));
-}
-
-#ifndef FAKE_BROKEN_SYMBOL
-FAKE_EXPORT int FN(StreamQuery)(void *stream) {
-    BEGIN();
-    return answer(fake_stream_query(stream));
-}
-#endif
-
-FAKE_EXPORT int FN(StreamSynchronize)(void *stream) {
-    BEGIN();
-    return answer(fake_stream_synchronize(stream));
-}
-
-FAKE_EXPORT int FN(StreamWaitEvent)(void *stream, void *event, unsigned flags) {
-    BEGIN();
-    fake_result result = flags > 1 ? FAKE_INVALID_VALUE : check_stream(stream);
-    return answer(result ? result : fake_stream_wait(stream, event));
-}
-
-#ifndef FAKE_WITHOUT_HOST_FUNC
-FAKE_EXPORT int FN(LaunchHostFunc)(void *stream, void (*function)(void *), void *argument) {
-    BEGIN();
-    return answer(fake_stream_host_call(stream, function, argument));
-}
-#endif
-
-typedef struct callback {
-    void (*function)(void *stream, int code, void *argument);
-    void *stream, *argument;
-} callback;
-
-static void run_callback(void *argument) {
-    callback c = *(callback *)argument;
-    free(argument);
-    c.function(c.stream, 0, c.argument);
-}
-
-FAKE_EXPORT int FN(StreamAddCallback)(void *stream, void (*function)(void *, int, void *),
-                                      void *argument, unsigned flags) {
-    BEGIN();
-    callback *c = flags ? NULL : malloc(sizeof(*c));
-    if (!c) {
-        return answer(FAKE_INVALID_VALUE);
-    }
-    *c = (callback){.function = function, .stream = stream, .argument = argument};
-    fake_result result = fake_stream_host_call(stream, run_callback, c);
-    if (result) {
-        free(c);
-    }
-    return answer(result);
-}
-
-#ifdef FAKE_WITH_CAPTURE
-FAKE_EXPORT int FN(StreamBeginCapture)(void *stream, int mode) {
-    BEGIN();
-    return answer(mode < 0 || mode > 2 ? FAKE_INVALID_VALUE : fake_stream_capture(stream, 1));
-}
-
-FAKE_EXPORT int FN(StreamEndCapture)(void *stream, void **graph) {
-    BEGIN();
-    *graph = NULL; /* Nothing was captured. */
-    return answer(fake_stream_capture(stream, 0));
-}
-
-FAKE_EXPORT int FN(StreamIsCapturing)(void *stream, int *state) {
-    BEGIN();
-    return answer(fake_stream_capturing(stream, state));
-}
-#endif
-
-/* --- events ----------------------------------------------------------------------------------- */
-
-FAKE_EXPORT int FN(EventCreateWithFlags)(void **event, unsigned flags) {
-    enum { BLOCKING_SYNC = 1, DISABLE_TIMING = 2, INTERPROCESS = 4 };
-    BEGIN();
-    fake_activate();
-    bool wrong = flags > 7 || ((flags & INTERPROCESS) && !(flags & DISABLE_TIMING));
-    return answer(wrong ? FAKE_INVALID_VALUE
-                        : fake_event_create(event, !(flags & DISABLE_TIMING), true));
-}
-
-static fake_result check_event(void *event) {
-#ifdef FAKE_POINTERS_BELONG_TO_CURRENT
-    if (fake_event_device(event) != fake_current()) {
-        return FAKE_OTHER_CONTEXT;
-    }
-#endif
-    return fake_event_device(event) == FAKE_NONE ? FAKE_INVALID_HANDLE : FAKE_OK;
-}
-
-FAKE_EXPORT int FN(EventDestroy)(void *event) {
-    BEGIN();
-    fake_result result = check_event(event);
-    return answer(result ? result : fake_event_destroy(event));
-}
-
-FAKE_EXPORT int FN(EventRecord)(void *event, void *stream) {
-    BEGIN();
-    fake_result result = check_event(event);
-    return answer(result ? result : fake_event_record(event, stream));
-}
-
-FAKE_EXPORT int FN(EventQuery)(void *event) {
-    BEGIN();
-    return answer(fake_event_query(event));
-}
-
-FAKE_EXPORT int FN(EventSynchronize)(void *event) {
-    BEGIN();
-    return answer(fake_event_synchronize(event));
-}
-
-FAKE_EXPORT int FN(EventElapsedTime)(float *ms, void *start, void *end) {
-    BEGIN();
-    return answer(fake_event_elapsed(ms, start, end));
-}
-
-/* --- code objects ----------------------------------------------------------------------------- */
-
-#ifdef FAKE_MODULE_PREFIX
-#define MODULE_FN(suffix) PASTE(FAKE_MODULE_PREFIX, suffix)
-#define LAUNCH_FN MODULE_FN(LaunchKernel)
-
-FAKE_EXPORT int MODULE_FN(FuncSetAttribute)(void *function, int attribute, int value) {
-    BEGIN();
-    bool wrong = !function || attribute != 8 || value > 200 * 1024;
-    return answer(wrong ? FAKE_INVALID_VALUE : FAKE_OK);
-}
-#else
-#define MODULE_FN(suffix) FN(suffix)
-#define LAUNCH_FN FN(ModuleLaunchKernel)
-#endif
-
-#ifndef FAKE_WITHOUT_MODULES
-FAKE_EXPORT int MODULE_FN(DevicePrimaryCtxGetState)(int device, unsigned *flags, int *active) {
-    BEGIN();
-    if (device < 0 || device >= fake_device_count()) {
-        return answer(FAKE_INVALID_DEVICE);
-    }
-    *flags = 0;
-    *active = fake_device_is_active(device);
-    return 0;
-}
-
-FAKE_EXPORT int MODULE_FN(ModuleLoadData)(void **module, const void *image) {
-    BEGIN();
-    if (!fake_device_is_active(fake_current())) {
-        return answer(FAKE_ABSENT_DEVICE);
-    }
-    return answer(fake_module_load(module, image));
-}
-
-FAKE_EXPORT int MODULE_FN(ModuleGetFunction)(void **function, void *module, const char *name) {
-    BEGIN();
-    return answer(fake_module_function(function, module, name));
-}
-
-FAKE_EXPORT int LAUNCH_FN(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                          unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                          void *stream, void **arguments, void **extra) {
-    BEGIN();
-    uint64_t threads = (uint64_t)grid_x * grid_y * grid_z * block_x * block_y * block_z;
-    if (!threads || block_x > 1024 || shared > 200 * 1024 || extra ||
-        fake_stream_device(stream) != fake_current()) {
-        return answer(FAKE_INVALID_VALUE);
-    }
-    return answer(fake_launch(function, threads, stream, arguments));
-}
-#endif
