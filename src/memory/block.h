@@ -204,14 +204,30 @@ fl_status fl__cache_grow(fl__cache *cache, fl__home *home, size_t size, size_t r
 /* Bound what may be reserved to a share of `total`, which is known. Under `mutex`. */
 void fl__cache_set_fraction(fl__cache *cache, double fraction);
 
-/* --- stats.c -----------------------------------------------------------------------------------
+/* --- counting: here, because an allocation and its free do it a dozen times ----------------------
  */
 
+static inline void fl__stat_add_one(fl_stat *stat, int64_t amount) {
+    stat->current += amount;
+    stat->allocated += amount;
+    stat->peak = stat->current > stat->peak ? stat->current : stat->peak;
+}
+
+static inline void fl__stat_drop_one(fl_stat *stat, int64_t amount) {
+    stat->current -= amount;
+    stat->freed += amount;
+}
+
 /* `stat` is an array by pool: the pool and the whole change together. */
-void fl__stat_add(fl_stat *stat, int32_t pool, int64_t amount);
-void fl__stat_drop(fl_stat *stat, int32_t pool, int64_t amount);
-void fl__stat_add_one(fl_stat *stat, int64_t amount);
-void fl__stat_drop_one(fl_stat *stat, int64_t amount);
+static inline void fl__stat_add(fl_stat *stat, int32_t pool, int64_t amount) {
+    fl__stat_add_one(&stat[FL_POOL_ALL], amount);
+    fl__stat_add_one(&stat[pool], amount);
+}
+
+static inline void fl__stat_drop(fl_stat *stat, int32_t pool, int64_t amount) {
+    fl__stat_drop_one(&stat[FL_POOL_ALL], amount);
+    fl__stat_drop_one(&stat[pool], amount);
+}
 
 /* --- history.c ---------------------------------------------------------------------------------
  */

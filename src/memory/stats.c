@@ -9,29 +9,6 @@
 
 #include <string.h>
 
-void fl__stat_add_one(fl_stat *stat, int64_t amount) {
-    stat->current += amount;
-    stat->allocated += amount;
-    if (stat->current > stat->peak) {
-        stat->peak = stat->current;
-    }
-}
-
-void fl__stat_drop_one(fl_stat *stat, int64_t amount) {
-    stat->current -= amount;
-    stat->freed += amount;
-}
-
-void fl__stat_add(fl_stat *stat, int32_t pool, int64_t amount) {
-    fl__stat_add_one(&stat[FL_POOL_ALL], amount);
-    fl__stat_add_one(&stat[pool], amount);
-}
-
-void fl__stat_drop(fl_stat *stat, int32_t pool, int64_t amount) {
-    fl__stat_drop_one(&stat[FL_POOL_ALL], amount);
-    fl__stat_drop_one(&stat[pool], amount);
-}
-
 /* Every fl_stat of the struct, one after another. */
 static void each_stat(fl_memory_stats *stats, void (*change)(fl_stat *stat)) {
     fl_stat *const arrays[] = {

@@ -393,7 +393,7 @@ TEST(copy, devices_that_cannot_reach_each_other_go_through_the_host) {
  */
 
 TEST_WITH_LIMIT(copy, large_copies_are_staged_in_slices, 120) {
-    rig_sim("1", "1G");
+    rig_bare("1", "1G");
     uint64_t seed = 11;
     const int64_t count = 40 << 20; /* 160 MiB of F32, 80 MiB of F16 */
     int64_t shape[2] = {8192, count / 8192};

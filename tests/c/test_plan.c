@@ -379,12 +379,18 @@ TEST(plan, the_cheapest_way_is_taken) {
     PLAN(a, left, WITHIN, true, true, "kernel");
     PLAN(a, left, WITHIN, false, true, "rows");
     PLAN(a, left, WITHIN, false, false, "rows");
-    PLAN(a, turned(a), UP, true, true, "host bytes");
-    PLAN(a, half, UP, true, true, "bytes kernel"); /* half the bytes travel */
-    PLAN(half, a, UP, true, true, "host bytes");
+    PLAN(a, turned(a), UP, true, true, "bytes kernel");
+    PLAN(a, turned(a), UP, false, true, "host bytes");
+    PLAN(a, half, UP, true, true, "bytes kernel");
+    PLAN(half, a, UP, true, true, "bytes kernel");
+    PLAN(half, a, UP, false, true, "host bytes");
     PLAN(a, row, UP, true, true, "bytes kernel");
     PLAN(a, row, UP, false, true, "host bytes");
-    PLAN(sliced(a, 1, 64, 2), sliced(a, 1, 32, 1), UP, true, true, "host bytes kernel");
+    PLAN(sliced(a, 1, 64, 2), sliced(a, 1, 32, 1), UP, true, true, "bytes kernel");
+    fl_view sparse = sliced(dense(FL_DTYPE_F32, 64, 320), 1, 320, 5);
+    PLAN(sliced(dense(FL_DTYPE_F32, 64, 128), 1, 128, 2), sparse, UP, true, true,
+         "host bytes kernel");
+    PLAN(a, sparse, UP, true, true, "host bytes");
     PLAN(column, narrow, UP, true, true, "bytes kernel");
     PLAN(column, narrow, UP, false, true, "host rows");
     PLAN(column, narrow, DOWN, true, true, "bytes wait host");
