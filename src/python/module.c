@@ -11,7 +11,6 @@
 
 #include "fl/debug.h"
 #include "fl/device.h"
-#include "fl/stream.h"
 #include "module.h"
 
 /* The classes are those that torch.cuda raises, or their bases, so that existing handlers keep
@@ -209,17 +208,6 @@ static PyObject *device_memory_info(PyObject *self, PyObject *args) {
     return Py_BuildValue("(KK)", (unsigned long long)free_bytes, (unsigned long long)total_bytes);
 }
 
-static PyObject *stream_priority_range(PyObject *self, PyObject *args) {
-    (void)self;
-    int device;
-    if (!PyArg_ParseTuple(args, "i:stream_priority_range", &device)) {
-        return NULL;
-    }
-    int32_t least = 0, greatest = 0;
-    fl_status status = fl_stream_priority_range(device, &least, &greatest);
-    return status ? py_raise_status(status) : Py_BuildValue("(ii)", (int)least, (int)greatest);
-}
-
 /* --- options --------------------------------------------------------------------------------- */
 
 static const char *option_type_word(fl_option_type type) {
@@ -320,6 +308,27 @@ static PyMethodDef methods[] = {
      "Whether a device reads another one's memory without the host."},
     {"device_memory_info", device_memory_info, METH_VARARGS, "(free, total) in bytes."},
     {"stream_priority_range", stream_priority_range, METH_VARARGS, "(least, greatest) urgency."},
+    {"stream_priority", stream_priority, METH_VARARGS, "Urgency of stream (device, stream)."},
+    {"stream_wrap", stream_wrap, METH_VARARGS,
+     "stream_wrap(device, handle) -> the stream of another library's handle."},
+    {"stream_sleep", stream_sleep, METH_VARARGS,
+     "stream_sleep(device, stream, nanoseconds): later work of the stream waits."},
+    {"memory_alloc", memory_alloc, METH_VARARGS, "memory_alloc(device, bytes, stream) -> address."},
+    {"memory_free", memory_free, METH_VARARGS, "Free a block of memory_alloc."},
+    {"memory_set_fraction", memory_set_fraction, METH_VARARGS,
+     "memory_set_fraction(device, share of its memory)."},
+    {"memory_get_fraction", memory_get_fraction, METH_VARARGS, "The limit of a device, a share."},
+    {"memory_configure", memory_configure, METH_VARARGS,
+     "Put settings in force; answers the keys that nothing here serves."},
+    {"memory_segments", memory_segments, METH_VARARGS,
+     "Segments with their blocks, of one device or of all (-1)."},
+    {"memory_events", memory_events, METH_VARARGS,
+     "(action, device, stream, address, size, time in ns), oldest first."},
+    {"memory_history_enable", memory_history_enable, METH_VARARGS,
+     "Keep so many events a device from now on; 0 stops."},
+    {"pinned_stats", pinned_stats, METH_NOARGS, "Statistics of pinned memory as nested dicts."},
+    {"pinned_reset_peak", pinned_reset_peak, METH_NOARGS, "Let peaks start again."},
+    {"pinned_reset_accumulated", pinned_reset_accumulated, METH_NOARGS, "Set sums to 0."},
     {"route_words", route_words, METH_NOARGS, "The words for routes, in the order of counters."},
     {"route_names", route_names, METH_NOARGS, "Every operator that has a slot."},
     {"route_get", route_get, METH_VARARGS,

@@ -22,4 +22,23 @@ PyObject *route_counts_reset(PyObject *self, PyObject *unused);
 PyObject *route_set_strict(PyObject *self, PyObject *args);
 PyObject *route_is_strict(PyObject *self, PyObject *unused);
 
+/* Methods of memory.c. */
+PyObject *memory_alloc(PyObject *self, PyObject *args);
+PyObject *memory_free(PyObject *self, PyObject *args);
+PyObject *memory_set_fraction(PyObject *self, PyObject *args);
+PyObject *memory_get_fraction(PyObject *self, PyObject *args);
+PyObject *memory_configure(PyObject *self, PyObject *args);
+PyObject *memory_segments(PyObject *self, PyObject *args);
+PyObject *memory_events(PyObject *self, PyObject *args);
+PyObject *memory_history_enable(PyObject *self, PyObject *args);
+PyObject *pinned_stats(PyObject *self, PyObject *unused);
+PyObject *pinned_reset_peak(PyObject *self, PyObject *unused);
+PyObject *pinned_reset_accumulated(PyObject *self, PyObject *unused);
+
+/* Methods of streams.c. */
+PyObject *stream_priority_range(PyObject *self, PyObject *args);
+PyObject *stream_priority(PyObject *self, PyObject *args);
+PyObject *stream_wrap(PyObject *self, PyObject *args);
+PyObject *stream_sleep(PyObject *self, PyObject *args);
+
 #endif

@@ -7,12 +7,12 @@ import torch
 from torch_fl import _C
 
 
-def get_amp_supported_dtype():
+def get_amp_supported_dtype() -> list[torch.dtype]:
     """The dtypes that torch.autocast("flagos") accepts."""
     return [torch.float16, torch.bfloat16]
 
 
-def is_bf16_supported(including_emulation=True):
+def is_bf16_supported(including_emulation: bool = True) -> bool:
     """Whether bfloat16 can be used on the current device."""
     if _C.platform_chosen()["twin"] == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation)
@@ -22,7 +22,7 @@ def is_bf16_supported(including_emulation=True):
 class autocast(torch.amp.autocast):
     """torch.autocast for flagos."""
 
-    def __init__(self, enabled=True, dtype=torch.float16, cache_enabled=True):
+    def __init__(self, enabled: bool = True, dtype=torch.float16, cache_enabled: bool = True):
         super().__init__("flagos", dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
 

@@ -3,13 +3,19 @@
 The current device belongs to the calling thread.
 """
 
+from typing import Optional, Union
+
 import torch
 
 from torch_fl import _C
+from torch_fl.flagos._serve import error, serve
 from torch_fl.flagos.lazy import _lazy_init
 
+# What names a device: an index, "flagos:1", a torch.device, a `device`; None is the current one.
+Device = Optional[Union[int, str, torch.device, "device"]]
 
-def index_of(device=None, optional=True):
+
+def index_of(device: Device = None, optional: bool = True) -> int:
     """The index that `device` means: an int, "flagos", "flagos:1", a torch.device, a `device`
     object; None or a device without index is the current device."""
     if isinstance(device, int):
@@ -30,7 +36,14 @@ def index_of(device=None, optional=True):
     return current_device()
 
 
-def is_available():
+def checked_index(device: Device = None) -> int:
+    """index_of for a device that there is; RuntimeError for an index out of range."""
+    index = index_of(device)
+    _C.device_check(index)
+    return index
+
+
+def is_available() -> bool:
     """Whether there is a device to use. Never raises and makes no context."""
     try:
         return _C.device_count() > 0
@@ -38,18 +51,18 @@ def is_available():
         return False
 
 
-def device_count():
+def device_count() -> int:
     """Number of devices; 0 when none can be used. Makes no context."""
     return _C.device_count()
 
 
-def current_device():
+def current_device() -> int:
     """Index of the calling thread's current device."""
     _lazy_init()
     return torch._C._accelerator_getDeviceIndex()
 
 
-def set_device(device):
+def set_device(device: Device) -> None:
     """Make `device` the calling thread's current one; a negative index changes nothing."""
     _lazy_init()
     index = index_of(device)
@@ -61,7 +74,7 @@ class device:
     """Context manager that selects a device and brings the former one back, also after an
     exception. None and negative indexes change nothing."""
 
-    def __init__(self, device):
+    def __init__(self, device: Device):
         self.idx = -1 if device is None else index_of(device)
         self.prev_idx = -1
 
@@ -111,37 +124,38 @@ class DeviceProperties:
         return f"FlagosDeviceProperties({fields})"
 
 
-def get_device_properties(device=None):
-    """Name, memory, capability and processors of a device."""
+def get_device_properties(device: Device = None) -> DeviceProperties:
+    """Name, memory in bytes, capability and processors of a device, as a DeviceProperties."""
     _lazy_init()
     return DeviceProperties(**_C.device_properties(index_of(device)))
 
 
-def get_device_name(device=None):
+def get_device_name(device: Device = None) -> str:
     """The device's name as its driver spells it."""
     return get_device_properties(device).name
 
 
-def get_device_capability(device=None):
-    """(major, minor) of the compute capability."""
+@serve(
+    cpu="the host has no compute capability",
+    note="without a twin: where the driver tells one; `sim` has none",
+)
+def get_device_capability(device: Device = None) -> tuple[int, int]:
+    """(major, minor) of the compute capability. Raises NotImplementedError where there is none."""
     properties = get_device_properties(device)
     if (properties.major, properties.minor) == (0, 0):
-        raise NotImplementedError(
-            f"torch.flagos.get_device_capability: '{properties.name}' (platform "
-            f"'{_C.platform_chosen()['name']}') has no compute capability"
-        )
+        reason = f"'{properties.name}' has no compute capability"
+        raise error("get_device_capability", reason)
     return properties.major, properties.minor
 
 
-def can_device_access_peer(device, peer_device):
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Whether `device` can read the memory of `peer_device` without the host."""
     _lazy_init()
     return _C.device_can_access_peer(index_of(device), index_of(peer_device))
 
 
-def synchronize(device=None):
-    """Wait until all work of all streams of a device has run."""
+def synchronize(device: Device = None) -> None:
+    """Wait until all work of all streams of a device has run. Failures of that work are raised here."""
     _lazy_init()
-    index = index_of(device)
-    _C.device_check(index)
+    index = checked_index(device)
     torch._C._accelerator_synchronizeDevice(index)

@@ -15,17 +15,21 @@ _queue = []  # (kind, function, formatted stack of the caller); guarded by _lock
 _done = False
 
 
-def _is_in_bad_fork():
+class DeferredCallError(RuntimeError):
+    """A seed or a state that was set before the device was initialised could not be set then."""
+
+
+def _is_in_bad_fork() -> bool:
     """Whether this process was forked from one that had initialised the device already."""
     return _C.device_in_bad_fork()
 
 
-def is_initialized():
+def is_initialized() -> bool:
     """Whether the device has been initialised in this process."""
     return _done and not _C.device_in_bad_fork()
 
 
-def init():
+def init() -> None:
     """Initialise the device now, which its first use would do as well. Idempotent."""
     _lazy_init()
 
@@ -51,7 +55,7 @@ def _lazy_init():
                 try:
                     function()
                 except Exception as error:
-                    raise RuntimeError(
+                    raise DeferredCallError(
                         f"a call that waited for flagos to initialise failed: {error}\n\n"
                         f"It was made here:\n\n{''.join(stack)}"
                     ) from error
