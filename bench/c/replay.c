@@ -3,14 +3,15 @@
  *
  * replay [-p platform] [-n repeats] [-c] trace ...
  *
- * A trace is text, a line an event, made by trace.py from a recording of a real model:
+ * A trace is text, made by trace.py from a recording of a real model: a first line, then lines that
+ * begin with # and say something about it, then words, as many a line as one likes:
  *
  *     fl-memory-trace 1
- *     # anything; "# recorded_reserved <bytes>" is the peak of the allocator it was recorded on
- *     a <id> <bytes> <stream>     allocate; ids are numbers, used again after a free
- *     f <id>                      free
- *     r <id> <stream>             another stream uses the block
- *     e                           empty the cache
+ *     # recorded_reserved <bytes>     the peak of the allocator it was recorded on
+ *     a<id>:<bytes>[:<stream>]        allocate; ids are numbers, used again after a free
+ *     f<id>                           free
+ *     r<id>:<stream>                  another stream uses the block
+ *     e                               empty the cache
  *
  * Prints the peaks, their ratio (1 is no fragmentation), the time an event takes, and the peak of
  * the recording's own allocator if it is known. -c walks all structures after each event. Streams
@@ -68,45 +69,55 @@ static void add(trace *all, event next) {
     all->streams = next.stream >= all->streams ? next.stream + 1 : all->streams;
 }
 
+static event parse_word(const char *path, const char *word) {
+    event next = {.what = word[0]};
+    unsigned long long bytes = 0;
+    int used = 0;
+    switch (word[0]) {
+    case 'a':
+        if (sscanf(word, "a%u:%llu%n", &next.id, &bytes, &used) == 2 && word[used] == ':') {
+            int more = 0;
+            used += sscanf(word + used, ":%d%n", &next.stream, &more) == 1 ? more : 0;
+        }
+        break;
+    case 'f':
+        (void)sscanf(word, "f%u%n", &next.id, &used);
+        break;
+    case 'r':
+        (void)sscanf(word, "r%u:%d%n", &next.id, &next.stream, &used);
+        break;
+    case 'e':
+        used = 1;
+        break;
+    default:
+        break;
+    }
+    next.bytes = bytes;
+    if (used == 0 || word[used] || next.stream < 0 || next.stream >= STREAMS_MOST ||
+        next.id > 1u << 26) {
+        die(path, word);
+    }
+    return next;
+}
+
 static trace read_trace(const char *path) {
     trace all = {.streams = 1};
-    char line[256];
+    char word[128], line[256];
     FILE *file = fopen(path, "r");
     if (!file) {
         die(path, "cannot be opened");
     }
-    if (!fgets(line, sizeof(line), file) || strncmp(line, "fl-memory-trace 1", 17) != 0) {
+    if (!fgets(line, sizeof(line), file) || strcmp(line, "fl-memory-trace 1\n") != 0) {
         die(path, "is no trace of version 1");
     }
-    while (fgets(line, sizeof(line), file)) {
-        event next = {.what = line[0]};
+    while (fscanf(file, "%127s", word) == 1) {
         unsigned long long bytes = 0;
-        int fields = 0;
-        switch (line[0]) {
-        case '#':
-            if (sscanf(line, "# recorded_reserved %llu", &bytes) == 1) {
-                all.recorded_reserved = bytes;
-            }
-            continue;
-        case 'a':
-            fields = sscanf(line, "a %u %llu %d", &next.id, &bytes, &next.stream) - 3;
-            break;
-        case 'f':
-            fields = sscanf(line, "f %u", &next.id) - 1;
-            break;
-        case 'r':
-            fields = sscanf(line, "r %u %d", &next.id, &next.stream) - 2;
-            break;
-        case 'e':
-            break;
-        default:
-            fields = -1;
+        if (word[0] != '#') {
+            add(&all, parse_word(path, word));
+        } else if (fgets(line, sizeof(line), file) &&
+                   sscanf(line, " recorded_reserved %llu", &bytes) == 1) {
+            all.recorded_reserved = bytes;
         }
-        next.bytes = bytes;
-        if (fields != 0 || next.stream < 0 || next.stream >= STREAMS_MOST || next.id > 1u << 26) {
-            die(path, line);
-        }
-        add(&all, next);
     }
     (void)fclose(file);
     return all;

@@ -46,7 +46,7 @@ def convert(events, out):
     """Write the trace: addresses become small ids, streams become numbers."""
     live, spare, streams, last = {}, [], {0: 0}, 0
     reserved = peak = 0
-    lines = []
+    words = []
     for what, address, size, stream in events:
         if what in "+-":
             reserved += size if what == "+" else -size
@@ -58,16 +58,17 @@ def convert(events, out):
                 live[address] = spare.pop()
             else:
                 live[address], last = last, last + 1
-            lines.append(f"a {live[address]} {size} {number}\n")
+            words.append(f"a{live[address]}:{size}" + (f":{number}" if number else ""))
         elif what == "f" and address in live:
             spare.append(live.pop(address))
-            lines.append(f"f {spare[-1]}\n")
+            words.append(f"f{spare[-1]}")
         elif what == "r" and address in live:
-            lines.append(f"r {live[address]} {number}\n")
+            words.append(f"r{live[address]}:{number}")
     out.write("fl-memory-trace 1\n")
     if peak:
         out.write(f"# recorded_reserved {peak}\n")
-    out.writelines(lines)
+    for start in range(0, len(words), 64):
+        out.write(" ".join(words[start : start + 64]) + "\n")
 
 
 def main():

@@ -2,8 +2,9 @@
  * cache.c: handing out and taking back device memory.
  *
  * The common case takes one lock, two bit scans and a handful of additions, calls neither the
- * driver nor malloc, and is bound by the lock and the cache lines of the block's node. What misses
- * goes to reclaim.c. Knows streams as numbers and nothing of vendors.
+ * driver nor malloc, and is bound by the lock and the cache lines of the block's node: about 35 ns
+ * each way on the machine of docs/allocator.md, half as much again where a block is split. What
+ * misses goes to reclaim.c. Knows streams as numbers and nothing of vendors.
  */
 #include "memory/block.h"
 #include "memory/pointers.h"
