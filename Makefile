@@ -119,9 +119,20 @@ test-cuda: build
 	$(SAY) "test: PyTorch on flagos, platform cuda"
 	@TORCH_FL_PLATFORM=cuda $(PY) -m pytest $(PYTEST_OPTIONS) tests/torch
 
+# The core without assertions, beside the build that is installed.
 bench: build
-	$(SAY) "bench: figures on this machine"
-	@set -e; for script in bench/torch/*.py; do echo "-- $$script"; $(PY) $$script; done
+	$(SAY) "bench: the core on this machine"
+	@$(CMAKE) -S . -B build/bench -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+		-DFL_BUILD_PYTHON=OFF -DTORCH_FL_DEBUG=0 > build/bench.log 2>&1 \
+		|| { cat build/bench.log; exit 1; }
+	@$(CMAKE) --build build/bench -j $(JOBS) --target bench_alloc bench_copy bench_replay
+	@build/bench/bench/c/bench_alloc
+	@build/bench/bench/c/bench_copy
+	@build/bench/bench/c/bench_replay bench/c/traces/*.trace
+	$(SAY) "bench: the adapter on this machine"
+	@$(CMAKE) --build $(NATIVE) -j $(JOBS) --target cpp_benches
+	@$(PY) bench/cpp/bind.py $(NATIVE)
+	@$(PY) bench/torch/overhead.py
 
 clean:
 	$(SAY) "clean: removing build/ and what it installed"
