@@ -1,4 +1,4 @@
-"""Every operator of PyTorch's OpInfo database, every dtype of the twin, against the twin bit for bit.
+"""Every operator of PyTorch's databases, every dtype of the twin, against the twin bit for bit.
 
 Quick: a few samples of each operator and dtype in every variant. With --full: all samples.
 """
@@ -6,16 +6,41 @@ Quick: a few samples of each operator and dtype in every variant. With --full: a
 import pytest
 
 from opinfo import suite
+from opinfo.transforms import TRANSFORMS
 from opinfo.variants import VARIANTS
 
 # Samples of each variant in the quick set; the first four are what programs do most.
-QUICK = dict.fromkeys(VARIANTS, 1) | {"forward": 3, "backward": 2, "inplace": 2, "out": 2}
+# Errors name their own dtypes, so that they are asked for once an operator.
+ERRORS = {"errors": None}
+WAYS = [name for name in VARIANTS if name not in ERRORS and name not in TRANSFORMS]
+QUICK = dict.fromkeys(WAYS, 1) | {"forward": 3, "backward": 2, "inplace": 2, "out": 2}
+FULL = dict.fromkeys(WAYS)
 
 
-@pytest.mark.parametrize("operator, dtype", suite.cases(), ids="-".join)
-def test_operator(operator, dtype, full, count_cases):
-    limits = dict.fromkeys(VARIANTS) if full else QUICK
-    verdict = suite.Verdict(operator, dtype, limits)
-    count_cases("operators", verdict)
+def check(name, operator, dtype, limits, count_cases):
+    verdict = suite.judge(operator, dtype, limits)
+    count_cases(name, verdict)
     complaint = verdict.complaint()
     assert not complaint, complaint
+
+
+@pytest.mark.parametrize("operator, dtype", suite.cases("operators"), ids="-".join)
+def test_operator(operator, dtype, full, count_cases):
+    check("operators", operator, dtype, FULL if full else QUICK, count_cases)
+
+
+@pytest.mark.parametrize("operator, dtype", suite.cases("foreach"), ids="-".join)
+def test_foreach(operator, dtype, full, count_cases):
+    check("foreach", operator, dtype, FULL if full else QUICK, count_cases)
+
+
+@pytest.mark.parametrize("operator, dtype", suite.cases("references"), ids="-".join)
+def test_python_reference(operator, dtype, full, count_cases):
+    """PyTorch's references in Python, which call other operators than the kernels do."""
+    check("references", operator, dtype, {"forward": None if full else 1}, count_cases)
+
+
+@pytest.mark.parametrize("operator", suite.database("operators"))
+def test_errors(operator, count_cases):
+    """What the twin refuses is refused with the same class, and leaves the operands as the twin does."""
+    check("errors", operator, "float32", ERRORS, count_cases)

@@ -16,14 +16,11 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .sides import Side
+from .suite import database
 
 RECORD = pathlib.Path(__file__).with_name("mixed_cuda.json")
 SAMPLES = 3
 LEAVES = 6
-
-
-def op_key(op):
-    return op.name + ("." + op.variant_test_name if op.variant_test_name else "")
 
 
 def dtype_of(op, device_type):
@@ -89,19 +86,13 @@ def answers(op, side, dtype):
     return given
 
 
-def databases():
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    return op_db
-
-
 # --- recording ----------------------------------------------------------------------------------
 
 
 def record_some(path, start):
     side = Side("cuda")
     with open(path, "a") as lines:
-        for index, op in enumerate(databases()):
+        for index, (key, op) in enumerate(database("operators").items()):
             if index < start:
                 continue
             dtype = dtype_of(op, "cuda")
@@ -110,7 +101,7 @@ def record_some(path, start):
                 given = answers(op, side, dtype) if dtype is not None else {}
             except Exception as error:
                 given = {"failed": str(error)[:200]}
-            print(json.dumps([op_key(op), given]), file=lines, flush=True)
+            print(json.dumps([key, given]), file=lines, flush=True)
 
 
 def record(path):

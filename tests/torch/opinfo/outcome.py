@@ -128,10 +128,11 @@ class Observer:
 def observe(side, call, operands):
     """Run `call()` and tell what it did to itself and to `operands`, a tree of tensors."""
     before = [t.device for t in tree_leaves(operands) if isinstance(t, torch.Tensor)]
+    raised, message, results = "", "", None
     try:
         results = call()
     except Exception as error:  # Any class may be the right one: it is compared with the twin's.
-        return failed(error)
+        raised, message = type(error).__name__, str(error)[:600]
     observer = Observer(side)
     # Operands first, so that numbers of storages say which result shares with which operand.
     seen_operands = observer.see_all(operands)
@@ -140,7 +141,7 @@ def observe(side, call, operands):
     for seen in seen_operands:
         if isinstance(seen, Seen) and seen.device == device_kind(next(kept), side):
             seen.device = "kept"
-    return Outcome(results=observer.see_all(results), operands=seen_operands)
+    return Outcome(raised, message, [] if raised else observer.see_all(results), seen_operands)
 
 
 def failed(error):
@@ -223,7 +224,8 @@ def difference(ours, twins):
     """None, or (kind, sentence) of the first difference between two outcomes."""
     if ours.raised or twins.raised:
         if ours.raised == twins.raised:
-            return None
+            # What a failed call leaves behind is to be seen as well.
+            return difference_of_lists("operand", ours.operands, twins.operands)
         if not twins.raised:
             return "raises", f"raises {ours.raised}: {ours.message}"
         if not ours.raised:

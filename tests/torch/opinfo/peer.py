@@ -6,6 +6,7 @@ The parent asks through a pipe; requests and answers are pickles, tensors in the
 """
 
 import atexit
+import importlib
 import multiprocessing.connection
 import os
 import pathlib
@@ -39,17 +40,17 @@ class Peer:
             self.child.wait(timeout=30)
             self.child = None
 
-    def outcomes(self, *case):
-        """suite.outcomes of the case on the twin's device."""
+    def call(self, module, function, *arguments):
+        """What `function` of opinfo's `module` answers for the twin's side."""
         if self.child is None:
             self.start()
         try:
-            self.pipe.send(case)
+            self.pipe.send((module, function, arguments))
             answer = self.pipe.recv()
         except (EOFError, OSError):
             code = self.child.wait(timeout=30)
             self.child = None
-            raise RuntimeError(f"the twin's process died with code {code} in {case}") from None
+            raise RuntimeError(f"the twin's process died with code {code} in {arguments}") from None
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -57,18 +58,18 @@ class Peer:
 
 def serve(file_number, device):
     from .sides import Side
-    from .suite import outcomes
 
     assert "torch_fl" not in sys.modules
     pipe = multiprocessing.connection.Connection(file_number)
     side = Side(device)
     while True:
         try:
-            case = pipe.recv()
+            module, function, arguments = pipe.recv()
         except EOFError:
             return
         try:
-            pipe.send(outcomes(side, *case))
+            called = getattr(importlib.import_module(f"opinfo.{module}"), function)
+            pipe.send(called(side, *arguments))
         except Exception as error:  # The parent raises it in the test that asked.
             pipe.send(RuntimeError(f"{type(error).__name__} in the twin's process: {error}"))
 

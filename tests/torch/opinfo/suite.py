@@ -6,18 +6,19 @@ in a child process that does not load us (peer.py).
 """
 
 import collections
+import importlib
 import itertools
 import warnings
 
 import torch
 
+from . import training, transforms  # noqa: F401 (transforms adds variants)
 from .outcome import difference
 from .peer import Peer
 from .reasons import Explained
 from .sides import FLAGOS, Side, twin_device_type
+from .sources import Samples
 from .variants import VARIANTS
-
-SAMPLE_SEED = 10
 
 # --- cases --------------------------------------------------------------------------------------
 
@@ -26,52 +27,53 @@ def op_id(op):
     return op.name + ("." + op.variant_test_name if op.variant_test_name else "")
 
 
-_by_id = {}
+def read_databases():
+    """{suite: {identity: OpInfo}} of PyTorch's databases of operators."""
+    from torch.testing._internal import common_methods_invocations as databases
+
+    foreach = itertools.chain(
+        databases.foreach_unary_op_db,
+        databases.foreach_binary_op_db,
+        databases.foreach_pointwise_op_db,
+        databases.foreach_reduce_op_db,
+        databases.foreach_other_op_db,
+    )
+    found = {"operators": {}, "foreach": {}, "references": {}}
+    for name, database in zip(found, (databases.op_db, foreach, databases.python_ref_db)):
+        for op in database:
+            found[name].setdefault(op_id(op), op)
+    return found
+
+
+_databases = {}
+
+
+def database(suite):
+    if not _databases:
+        _databases.update(read_databases())
+    return _databases[suite]
 
 
 def op_of(identity):
-    if not _by_id:
-        from torch.testing._internal.common_methods_invocations import op_db
-
-        for op in op_db:
-            _by_id.setdefault(op_id(op), op)
-    return _by_id[identity]
+    database("operators")
+    return next(ops[identity] for ops in _databases.values() if identity in ops)
 
 
-def cases():
-    """Every (operator, dtype name) that the twin supports."""
-    op_of("add")
+def cases(suite):
+    """Every (operator, dtype name) of a suite that the twin supports."""
     device_type = twin_device_type()
     return [
         (identity, str(dtype)[6:])
-        for identity, op in _by_id.items()
+        for identity, op in database(suite).items()
         for dtype in sorted(op.supported_dtypes(device_type), key=str)
     ]
 
 
-def chosen(samples, limit):
-    """At most `limit` of the samples, spread over the first forty; all where limit is None."""
-    if limit is None:
-        return list(samples)
-    first = list(itertools.islice(samples, 40))
-    step = max(1.0, len(first) / limit)
-    return [first[int(i * step)] for i in range(min(limit, len(first)))]
-
-
-class Samples:
-    """Host samples of the case last asked for; both sides of one process share them."""
-
-    def __init__(self):
-        self.key, self.made = None, {}
-
-    def get(self, identity, dtype, grad, limit):
-        if self.key != (identity, dtype):
-            self.key, self.made = (identity, dtype), {}
-        if (grad, limit) not in self.made:
-            torch.manual_seed(SAMPLE_SEED)
-            generated = op_of(identity).sample_inputs("cpu", dtype, requires_grad=grad)
-            self.made[grad, limit] = chosen(generated, limit)
-        return self.made[grad, limit]
+def some_dtypes(identity):
+    """A floating dtype that the operator takes, or else any other."""
+    supported = [str(dtype)[6:] for dtype in op_of(identity).supported_dtypes(twin_device_type())]
+    wanted = ("float32", "int64", "complex64", "bool", *supported)
+    return [next(dtype for dtype in wanted if dtype in supported)] if supported else []
 
 
 _samples = Samples()
@@ -89,7 +91,7 @@ def outcomes(side, identity, dtype_name, device_type, limits):
         for name, limit in limits.items():
             variant = VARIANTS[name]
             if variant.applies(op, dtype, device_type):
-                samples = _samples.get(identity, dtype, variant.grad, limit)
+                samples = _samples.get(op, dtype, variant.source, limit)
                 seen[name] = [variant.run(side, op, dtype, sample) for sample in samples]
     return seen
 
@@ -97,32 +99,52 @@ def outcomes(side, identity, dtype_name, device_type, limits):
 _peers = {}
 
 
-def twins_outcomes(identity, dtype_name, device_type, limits):
+def on_the_twin(module, function, *arguments):
+    """Call a function of opinfo's `module`, whose first argument is a side, for the twin's side."""
+    device_type = twin_device_type()
     if device_type == "cpu":
-        return outcomes(Side("cpu"), identity, dtype_name, device_type, limits)
+        called = getattr(importlib.import_module(f"opinfo.{module}"), function)
+        return called(Side("cpu"), *arguments)
     if device_type not in _peers:
         _peers[device_type] = Peer(device_type)
-    return _peers[device_type].outcomes(identity, dtype_name, device_type, limits)
+    return _peers[device_type].call(module, function, *arguments)
 
 
 Found = collections.namedtuple("Found", "variant index kind sentence")
 
 
+def judge(identity, dtype_name, limits):
+    """The verdict on one case; `limits` gives the number of samples of each variant."""
+    return Verdict(identity, dtype_name, limits, *compare_case(identity, dtype_name, limits))
+
+
 def compare_case(identity, dtype_name, limits):
     """How many samples were compared, and what was found to differ."""
-    device_type = twin_device_type()
-    ours = outcomes(FLAGOS, identity, dtype_name, device_type, limits)
-    twins = twins_outcomes(identity, dtype_name, device_type, limits)
+    case = (identity, dtype_name, twin_device_type(), limits)
+    return compare(outcomes(FLAGOS, *case), on_the_twin("suite", "outcomes", *case))
+
+
+def compare_calls(calls):
+    """The same for calls of functions of training.py: {variant: (function, arguments...)}."""
+    ours = {
+        variant: getattr(training, function)(FLAGOS, *arguments)
+        for variant, (function, *arguments) in calls.items()
+    }
+    twins = {variant: on_the_twin("training", *call) for variant, call in calls.items()}
+    return compare(ours, twins)
+
+
+def compare(ours, twins):
     count, found = 0, []
-    for name in ours:
-        for index, (a, b) in enumerate(zip(ours[name], twins[name])):
+    for variant in ours:
+        for index, (a, b) in enumerate(zip(ours[variant], twins[variant])):
             if a is None and b is None:
                 continue
             count += 1
             if (a is None) != (b is None):
-                found.append(Found(name, index, "applies", f"{a} against {b}"))
+                found.append(Found(variant, index, "applies", f"{a} against {b}"))
             elif gap := difference(a, b):
-                found.append(Found(name, index, *gap))
+                found.append(Found(variant, index, *gap))
     return count, found
 
 
@@ -130,16 +152,16 @@ def compare_case(identity, dtype_name, limits):
 
 
 class Verdict:
-    """What a case's differences amount to, under the table of reasons."""
+    """What the differences of one case amount to, under the table of reasons."""
 
-    def __init__(self, identity, dtype_name, limits):
-        self.count, found = compare_case(identity, dtype_name, limits)
+    def __init__(self, identity, dtype_name, variants, count, found):
+        self.count = count
         explained = Explained(identity, dtype_name)
         self.unexplained = [f for f in found if explained.row(f.variant, f.kind) is None]
         self.by_reason = collections.Counter()
         for row, times in explained.used.items():
             self.by_reason[row.reason] += times
-        self.idle = explained.idle(limits)
+        self.idle = explained.idle(variants)
 
     @property
     def equal(self):

@@ -12,7 +12,8 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from .outcome import Outcome, failed, observe
+from . import sources
+from .outcome import failed, observe
 
 CALL_SEED = 20
 VARIANTS = {}
@@ -23,12 +24,14 @@ class Variant:
     name: str
     run: object
     applies: object
-    grad: bool  # Samples that require gradients.
+    source: object  # What makes its samples: a function of sources.py.
 
 
-def variant(applies=lambda op, dtype, device_type: True, grad=False):
+def variant(applies=lambda op, dtype, device_type: True, grad=False, source=None):
+    source = source or (sources.differentiable if grad else sources.plain)
+
     def register(function):
-        VARIANTS[function.__name__] = Variant(function.__name__, function, applies, grad)
+        VARIANTS[function.__name__] = Variant(function.__name__, function, applies, source)
         return function
 
     return register
@@ -191,7 +194,7 @@ def forward_mode(side, op, dtype, sample):
 
 
 def takes_inplace(sample):
-    return isinstance(sample.input, torch.Tensor) and not sample.broadcasts_input
+    return isinstance(sample.input, (torch.Tensor, list)) and not sample.broadcasts_input
 
 
 @variant(lambda op, dtype, device_type: op.get_inplace() is not None)
@@ -214,8 +217,9 @@ def inplace_backward(side, op, dtype, sample):
         return None
 
     def function(value, *args, **kwargs):
-        copy = value.clone()
-        return op.get_inplace()(copy, *args, **kwargs)
+        copy = tree_map(torch.clone, value)
+        result = op.get_inplace()(copy, *args, **kwargs)
+        return copy if result is None else result
 
     return gradients_of(side, op, sample, function)
 
@@ -224,7 +228,7 @@ def inplace_backward(side, op, dtype, sample):
 
 
 def has_out(op, dtype, device_type):
-    return op.supports_out
+    return op.supports_out and not op.name.startswith("_foreach")
 
 
 def with_out(side, op, sample, make):
@@ -337,7 +341,7 @@ def noncontiguous_backward(side, op, dtype, sample):
 
 
 @variant(
-    lambda op, dtype, device_type: dtype.is_complex and op.test_conjugated_samples,
+    lambda op, dtype, device_type: dtype.is_complex and op.test_conjugated_samples
 )
 def conjugate(side, op, dtype, sample):
     def lazy(value):
@@ -345,6 +349,8 @@ def conjugate(side, op, dtype, sample):
             return value.detach().conj().resolve_conj().conj()
         return value
 
+    if not is_strided(sample):
+        return None
     return forward(side, op, dtype, sample.transform(lazy))
 
 
@@ -355,6 +361,8 @@ def negative(side, op, dtype, sample):
             return torch._neg_view(-value.detach())
         return value
 
+    if not is_strided(sample):
+        return None
     return forward(side, op, dtype, sample.transform(lazy))
 
 
@@ -371,4 +379,9 @@ def inference(side, op, dtype, sample):
         return forward(side, op, dtype, sample)
 
 
-QUICK = ("forward", "backward", "inplace", "out")
+# --- what must be refused -----------------------------------------------------------------------
+
+
+@variant(lambda op, dtype, device_type: op.error_inputs_func is not None, source=sources.errors)
+def errors(side, op, dtype, sample):
+    return forward(side, op, dtype, sample)
