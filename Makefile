@@ -8,7 +8,8 @@ PY := $(VENV)/bin/python
 CMAKE := $(VENV)/bin/cmake
 NATIVE := build/native
 # Tests that are about every platform, and so run a second time on simulated devices.
-SIM_TESTS := test_flagos.py test_routes.py test_fallback.py
+SIM_TESTS := test_flagos.py test_names.py test_device.py test_stream.py test_event.py \
+  test_memory.py test_random.py test_routes.py test_fallback.py
 SAY := @printf '== %s\n'
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c

@@ -157,6 +157,9 @@ def __getattr__(name):
         return random.generators() if is_initialized() else ()
     if name == "has_magma":
         return _device._C.platform_chosen()["twin"] == "cuda" and _torch.cuda.has_magma
+    # Asked by torch.utils.checkpoint, which else leaves the device's generators out.
+    if name == "_initialized":
+        return is_initialized()
     raise AttributeError(f"module 'torch.flagos' has no attribute '{name}'")
 
 

@@ -11,8 +11,11 @@ AcceleratorError = torch.AcceleratorError
 CudaError = torch.AcceleratorError
 OutOfMemoryError = torch.OutOfMemoryError
 DeferredCudaCallError = DeferredCallError
-cudaStatus = torch.cuda.cudaStatus
 has_half: bool = True
+
+
+class cudaStatus(torch.cuda.cudaStatus):
+    """Results of functions of `runtime`, as numbers: SUCCESS and ERROR_NOT_READY."""
 
 
 @serve(**but_cuda(NO_RUNTIME))
