@@ -1,16 +1,14 @@
 /*
  * test_plan.c: every plan carried out on host memory and compared with a naive loop.
  *
- * The executor here knows nothing of layouts: bytes are memcpy, rows are memcpy, kernels are a loop
- * over indexes. It also checks what a plan promises: host memory is read only after a wait, and a
- * buffer only after it was filled.
+ * The executor knows nothing of layouts and checks what a plan promises.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "copy/plan.h"
 #include "harness.h"
 #include "layouts.h"
+#include "plan_executor.h"
 
 enum { ELEMS_MOST = 8192 };
 
@@ -22,187 +20,10 @@ static const fl_place places[4][2] = {
     {{FL_PLACE_DEVICE, 1, 0}, {FL_PLACE_DEVICE, 0, 0}},
 };
 
-/* --- a cast that both sides of the comparison share: three integer dtypes ------------------------
- */
-
-static int64_t load(fl_dtype dtype, const char *at) {
-    switch (dtype) {
-    case FL_DTYPE_U8: {
-        uint8_t value;
-        memcpy(&value, at, sizeof(value));
-        return value;
-    }
-    case FL_DTYPE_I16: {
-        int16_t value;
-        memcpy(&value, at, sizeof(value));
-        return value;
-    }
-    default: {
-        int32_t value;
-        memcpy(&value, at, sizeof(value));
-        return value;
-    }
-    }
-}
-
-static void store(fl_dtype dtype, char *at, int64_t wide) {
-    switch (dtype) {
-    case FL_DTYPE_U8: {
-        uint8_t value = (uint8_t)wide;
-        memcpy(at, &value, sizeof(value));
-        break;
-    }
-    case FL_DTYPE_I16: {
-        int16_t value = (int16_t)wide;
-        memcpy(at, &value, sizeof(value));
-        break;
-    }
-    default: {
-        int32_t value = (int32_t)wide;
-        memcpy(at, &value, sizeof(value));
-        break;
-    }
-    }
-}
-
-typedef struct pair {
-    char *dst;
-    const char *src;
-    fl_dtype dst_dtype, src_dtype;
-} pair;
-
-static void copy_one(void *user, int64_t dst_byte, int64_t src_byte) {
-    const pair *all = user;
-    store(all->dst_dtype, all->dst + dst_byte, load(all->src_dtype, all->src + src_byte));
-}
-
-static void naive(const fl_view *dst, const fl_view *src) {
-    pair all = {dst->data, src->data, dst->dtype, src->dtype};
-    layout_each(dst, src, copy_one, &all);
-}
-
-/* --- carrying a plan out -----------------------------------------------------------------------
- */
-
-typedef struct executor {
-    fl__copy_plan *plan;
-    bool filled[FL__BUFFER_COUNT];
-    bool pending[FL__BUFFER_COUNT]; /* Written by the device, not waited for. */
-} executor;
-
-static bool on_host(const fl_place *pair_of, fl__copy_buffer buffer) {
-    switch (buffer) {
-    case FL__BUFFER_DST:
-        return pair_of[0].kind == FL_PLACE_HOST;
-    case FL__BUFFER_SRC:
-        return pair_of[1].kind == FL_PLACE_HOST;
-    case FL__BUFFER_HOST_DST:
-    case FL__BUFFER_HOST_SRC:
-        return true;
-    default:
-        return false;
-    }
-}
-
-static fl_device device_of(const fl_place *pair_of, fl__copy_buffer buffer) {
-    bool is_dst = buffer == FL__BUFFER_DST || buffer == FL__BUFFER_NEAR_DST;
-    return pair_of[is_dst ? 0 : 1].device;
-}
-
-static void do_bytes(const fl_view *dst, const fl_view *src) {
-    int64_t dst_low, dst_high, src_low, src_high;
-    fl_view_bounds(dst, &dst_low, &dst_high);
-    fl_view_bounds(src, &src_low, &src_high);
-    CHECK_INT(dst_high - dst_low, src_high - src_low);
-    memcpy((char *)dst->data + dst_low, (const char *)src->data + src_low,
-           (size_t)(dst_high - dst_low));
-}
-
-static void do_rows(const fl_view *dst, const fl_view *src) {
-    fl__copy_rows rows = fl__copy_rows_of(dst, src);
-    CHECK(rows.dst_pitch >= rows.width && rows.src_pitch >= rows.width);
-    CHECK_INT(rows.calls * rows.rows * (int64_t)rows.width, (int64_t)fl_view_nbytes(dst));
-    int64_t index[FL_VIEW_DIMS_MAX] = {0};
-    int64_t element = (int64_t)fl_dtype_size(dst->dtype);
-    for (int64_t call = 0; call < rows.calls; call++) {
-        int64_t to = dst->offset, from = src->offset;
-        for (int32_t dim = 0; dim < rows.outer; dim++) {
-            to += index[dim] * dst->stride[dim];
-            from += index[dim] * src->stride[dim];
-        }
-        for (int64_t row = 0; row < rows.rows; row++) {
-            memcpy((char *)dst->data + to * element + row * (int64_t)rows.dst_pitch,
-                   (const char *)src->data + from * element + row * (int64_t)rows.src_pitch,
-                   rows.width);
-        }
-        for (int32_t dim = rows.outer - 1; dim >= 0 && ++index[dim] == dst->shape[dim]; dim--) {
-            index[dim] = 0;
-        }
-    }
-}
-
-static void do_step(executor *run, const fl_place *pair_of, const fl__copy_step *step) {
-    bool to_host = on_host(pair_of, step->to), from_host = on_host(pair_of, step->from);
-    const fl_view *dst = &run->plan->views[step->to], *src = &run->plan->views[step->from];
-    if (step->action == FL__COPY_WAIT) {
-        CHECK(run->filled[step->from] && !from_host);
-        memset(run->pending, 0, sizeof(run->pending));
-        return;
-    }
-    CHECK(run->filled[step->from]);
-    CHECK(!from_host || !run->pending[step->from]);
-    switch (step->action) {
-    case FL__COPY_BYTES:
-        CHECK(!to_host || !from_host);
-        CHECK(to_host || from_host ||
-              device_of(pair_of, step->to) == device_of(pair_of, step->from));
-        do_bytes(dst, src);
-        run->pending[step->to] = to_host;
-        break;
-    case FL__COPY_ROWS:
-        CHECK(!to_host || !from_host);
-        CHECK_INT(dst->dtype, src->dtype);
-        do_rows(dst, src);
-        run->pending[step->to] = to_host;
-        break;
-    case FL__COPY_PEER:
-        CHECK(!to_host && !from_host);
-        CHECK(device_of(pair_of, step->to) != device_of(pair_of, step->from));
-        do_bytes(dst, src);
-        break;
-    case FL__COPY_KERNEL:
-        CHECK(!to_host && !from_host);
-        CHECK_INT(device_of(pair_of, step->to), device_of(pair_of, step->from));
-        naive(dst, src);
-        break;
-    default:
-        CHECK_INT(step->action, FL__COPY_HOST);
-        CHECK(to_host && from_host);
-        naive(dst, src);
-        break;
-    }
-    run->filled[step->to] = true;
-}
-
 static void carry_out(fl__copy_plan *plan, const fl_place *pair_of) {
-    /* The sizes that the plan asks for are all that it gets; sanitizers watch. */
-    executor run = {.plan = plan};
-    void *owned[FL__BUFFER_COUNT] = {NULL};
-    for (int buffer = 0; buffer < FL__BUFFER_COUNT; buffer++) {
-        if (plan->bytes[buffer]) {
-            owned[buffer] = malloc(plan->bytes[buffer]);
-            memset(owned[buffer], 0xA5, plan->bytes[buffer]);
-            plan->views[buffer].data = owned[buffer];
-            CHECK_OK(fl_view_fits(&plan->views[buffer], plan->bytes[buffer]));
-        }
-    }
-    run.filled[FL__BUFFER_SRC] = true;
-    run.filled[FL__BUFFER_DST] = true; /* It may be read to be written back. */
-    for (int32_t i = 0; i < plan->count; i++) {
-        do_step(&run, pair_of, &plan->steps[i]);
-    }
-    for (int buffer = 0; buffer < FL__BUFFER_COUNT; buffer++) {
-        free(owned[buffer]);
+    const char *wrong = plan_carry_out(plan, pair_of);
+    if (wrong) {
+        test_fail(__FILE__, __LINE__, "the plan breaks: %s", wrong);
     }
 }
 
@@ -227,7 +48,7 @@ static void try_pair(fl_view dst, fl_view src, size_t dst_bytes) {
             memset(wanted, 0x5A, dst_bytes);
             memset(actual, 0x5A, dst_bytes);
             dst.data = wanted;
-            naive(&dst, &src);
+            plan_naive(&dst, &src);
             dst.data = actual;
             CHECK_OK(
                 fl__copy_plan_make(&dst, places[where][0], &src, places[where][1], can, &plan));
@@ -467,7 +288,7 @@ TEST(plan, views_that_interleave_are_copied_as_if_the_source_were_read_first) {
             memcpy(wanted, source, 9 * 8 * 2);
             dst.data = wanted;
             src.data = source;
-            naive(&dst, &src);
+            plan_naive(&dst, &src);
             dst.data = src.data = actual;
             fl__copy_plan plan;
             fl__copy_means means = {kernels, true};
