@@ -2,7 +2,8 @@
 see: values, dtype, sizes, strides, aliasing of results, and the class and text of errors.
 
 Where the platform's kernels are the host's own the values must be equal bit for bit; elsewhere
-floating point values may differ by rounding.
+floating point values may differ by rounding. Texts of errors must be equal on `cpu`, whose twin
+says them; elsewhere their classes.
 """
 
 import re
@@ -85,7 +86,7 @@ def check(program, *, text=True):
     if wanted_error is not None:
         assert error is not None, f"no error, but the CPU says: {wanted_error}"
         assert type(error) is type(wanted_error), (error, wanted_error)
-        if text:
+        if text and PLATFORM == "cpu":
             assert plain(error) == plain(wanted_error)
         return error
     if error is not None:

@@ -49,7 +49,7 @@ WRONG = {
     "batch_norm": lambda d: torch.nn.functional.batch_norm(x(d, 1, 3), None, None, training=True),
     "foreach": lambda d: torch._foreach_add([x(d, 2)], [x(d, 2), x(d, 2)]),
     "backward twice": lambda d: _backward_twice(d),
-    "in place on a leaf": lambda d: x(d, 2).requires_grad_().add_(1),
+    "in place on a leaf": lambda d: torch.ones(2, device=d, requires_grad=True).add_(1),
     "grad of an integer": lambda d: torch.ones(2, dtype=torch.int64, device=d).requires_grad_(),
     "saved tensor changed": lambda d: _saved_changed(d),
     "no grad_fn": lambda d: x(d, 2).sum().backward(),
@@ -183,7 +183,7 @@ print((resident() - before) >> 20)
     assert int(done.stdout) < 30, "MiB grew with errors"
 
 
-@pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "raise SystemExit(0)", "1 / 0", "os._exit(0)"])
+@pytest.mark.parametrize("ending", ["pass", "1 / 0", "os._exit(0)"])
 def test_a_process_ends_well_whatever_holds_tensors(ending):
     """Module globals, threads, a graph, an open frame of a kernel, generators, streams."""
     code = f"""
