@@ -12,6 +12,7 @@
 #include "fl/device.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/NamedTensorUtils.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/Operators.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -116,7 +117,13 @@ Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
 Tensor &copy_(Tensor &self, const Tensor &source, bool non_blocking) {
     FL_COUNT_CALL("aten::copy_", FL_ROUTE_OWN);
     if (!twin.present) {
-        return core_copy(self, source, non_blocking);
+        auto names = at::namedinference::compute_broadcast_outnames(self, source);
+        {
+            const at::NoNamesGuard unnamed;
+            core_copy(self, source, non_blocking);
+        }
+        at::namedinference::propagate_names_if_nonempty(self, names);
+        return self;
     }
     ShadowFrame frame;
     Tensor &shown_self = ShadowFrame::needs_shadow(self) ? *frame.show(self, true) : self;
@@ -203,6 +210,11 @@ Tensor &set_storage_offset(Tensor &self, c10::Storage source, c10::SymInt offset
     const IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(size);
     const IntArrayRef strides = C10_AS_INTARRAYREF_SLOW(stride);
     const int64_t start = offset.guard_int(__FILE__, __LINE__);
+    if (strides.data() != nullptr && strides.size() == sizes.size() && start >= 0) {
+        // Raises for strides that no storage can serve, before anything has changed.
+        at::detail::computeStorageNbytes(sizes, strides, self.dtype().itemsize(),
+                                         static_cast<size_t>(start));
+    }
     at::native::checkSetStorage(self, std::move(source), start, sizes, strides);
     c10::TensorImpl *const impl = self.unsafeGetTensorImpl();
     impl->set_storage_offset(start);
@@ -211,9 +223,7 @@ Tensor &set_storage_offset(Tensor &self, c10::Storage source, c10::SymInt offset
     } else {
         impl->set_sizes_contiguous(sizes);
     }
-    if (!self.is_inference()) {
-        fit_storage(impl);
-    }
+    fit_storage(impl);
     return self;
 }
 
@@ -246,7 +256,6 @@ const Tensor &resize_(const Tensor &self, c10::SymIntArrayRef size,
                       std::optional<at::MemoryFormat> memory_format) {
     FL_COUNT_CALL("aten::resize_", FL_ROUTE_OWN);
     const IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(size);
-    at::native::checkInBoundsForStorage<int64_t>({}, {}, 0, self.dtype(), self.storage());
     TORCH_CHECK(!self.has_names() || self.sizes() == sizes,
                 "Cannot resize named tensor with resize_; drop its names first");
     for (const int64_t extent : sizes) {
