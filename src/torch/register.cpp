@@ -3,7 +3,10 @@
 #include "register.h"
 
 #include "check.h"
+#include "disguise.h"
 #include "ops.h"
+#include "ops_norm.h"
+#include "ops_rnn.h"
 #include "router.h"
 #include "twin.h"
 #include "typed_ops.h"
@@ -65,8 +68,33 @@ void register_own(torch::Library &aten) {
         own(aten, "convolution_backward_overrideable", FL_ROUTE_OWN,
             TORCH_FN(ops::convolution_backward_overrideable));
     }
+    if (twin.present && twin.is_host) {
+        own(aten, "native_group_norm_backward", FL_ROUTE_OWN, TORCH_FN(ops::group_norm_backward));
+    }
     if (twin.is_host) {
         own(aten, "native_dropout", FL_ROUTE_OWN, TORCH_FN(ops::native_dropout));
+        own(aten, "_thnn_fused_lstm_cell", FL_ROUTE_OWN, TORCH_FN(ops::fused_lstm_cell));
+        own(aten, "_thnn_fused_lstm_cell_backward_impl", FL_ROUTE_OWN,
+            TORCH_FN(ops::fused_lstm_cell_backward));
+        own(aten, "_thnn_fused_gru_cell", FL_ROUTE_OWN, TORCH_FN(ops::fused_gru_cell));
+        own(aten, "_thnn_fused_gru_cell_backward", FL_ROUTE_OWN,
+            TORCH_FN(ops::fused_gru_cell_backward));
+    } else {
+        own(aten, "_cudnn_rnn_flatten_weight", FL_ROUTE_OWN,
+            TORCH_FN(ops::cudnn_rnn_flatten_weight));
+    }
+}
+
+// What must come before PyTorch's own recording for autograd.
+void register_above_autograd() {
+    // Never destroyed, like the others.
+    static auto *const autograd = new torch::Library(
+        torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+    if (twin.present && twin.is_host) {
+        autograd->impl("native_group_norm", TORCH_FN(ops::group_norm_recorded));
+    }
+    if (twin.present) {
+        register_disguised();
     }
 }
 
@@ -77,6 +105,7 @@ void register_operators() {
     static auto *const aten = new torch::Library(torch::Library::IMPL, "aten",
                                                  c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
     register_own(*aten);
+    register_above_autograd();
     register_typed(*aten);
     register_router();
 }

@@ -179,6 +179,9 @@ void call_native(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
     if (twin.is_host) {
         check_operands(plan, arguments);
     }
+    if (C10_UNLIKELY(!plan.layouts.empty())) {
+        prepare_layouts(plan.layouts, arguments);
+    }
     Held held; // Outlives the frame, which points into it.
     held.reserve(plan.relevant.size());
     ShadowFrame frame;
@@ -276,6 +279,7 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
     arguments = static_cast<uint16_t>(schema.arguments().size());
     returns = static_cast<uint16_t>(schema.returns().size());
     host_results = host_results_of(slot->name);
+    layouts = wanted_layouts(slot->name, schema);
     for (uint16_t i = 0; i < arguments; i++) {
         const c10::Argument &argument = schema.arguments()[i];
         if (may_matter(argument.type())) {

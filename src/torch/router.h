@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device_check.h"
+#include "layout.h"
 
 #include "fl/route.h"
 
@@ -38,8 +39,9 @@ struct OperatorPlan {
     bool writes = false;       // Some argument is written to.
     bool returns_view = false; // Some result aliases an argument that is not written to.
     uint16_t arguments = 0, returns = 0;
-    uint32_t host_results = 0;      // Bit i: result i lies on the host by its meaning.
-    std::vector<Argument> relevant; // Those that may hold tensors, devices or generators.
+    uint32_t host_results = 0;         // Bit i: result i lies on the host by its meaning.
+    std::vector<Argument> relevant;    // Those that may hold tensors, devices or generators.
+    std::vector<WantedLayout> layouts; // Layouts to prepare before anything is shown.
 };
 
 // The kernel of one operator. Lives in the dispatcher.

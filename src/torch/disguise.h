@@ -1,0 +1,38 @@
+// disguise.h: run a composite of PyTorch's as the twin would run it.
+//
+// Some composites ask their tensors "are you a CUDA tensor, a CPU tensor, acceptable to cuDNN?" and
+// take other kernels for an unknown device: a recurrent network runs oneDNN's layers on the CPU,
+// cuDNN's on CUDA, and neither on flagos. Such a composite is given disguised tensors: they say
+// that they are the twin's, while each operator that the composite calls still reaches the flagos
+// tensors behind them, through autocast, autograd and the router. So every choice is the twin's,
+// and the graph that autograd records is, node for node, the twin's too: gradients are summed in
+// the same order, and double backward, saved-tensor hooks, checkpoints and graph hooks work as they
+// do natively.
+//
+// The other way would be to record the twin's graph on shadows and hide it behind one node. It was
+// not taken: a weight used at every step would have its gradients summed within that node before
+// they meet those of other calls, which rounds differently, and PyTorch's engine asserts on the
+// streams of a graph on plain CUDA tensors once another device is its accelerator.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+namespace fl_torch {
+
+// A tensor of which PyTorch's C++ code reads the twin's device, and whose operators are
+// `original`'s. An operator called on it outside of a composite gives plain flagos tensors.
+at::Tensor disguised(at::Tensor original);
+
+// Whether a tensor, of any device, may take part in a disguised call.
+bool can_be_disguised(const at::Tensor &tensor);
+
+// Register the composites of disguised_ops.def. Call before the router is registered. Returns how
+// many were.
+size_t register_disguised();
+
+// The kernel that runs one composite in disguise, for a file that serves some of its calls
+// otherwise. It counts as our own operator, not as one of the table.
+c10::BoxedKernel disguised_kernel(const c10::OperatorHandle &op);
+
+} // namespace fl_torch
