@@ -95,7 +95,6 @@ APART = {"CUDAPluggableAllocator", "change_current_allocator", "caching_allocato
 APART |= {"GreenContext"}
 # Served where another package is installed too.
 READINGS = {"memory_usage", "utilization", "temperature", "power_draw", "clock_rate"}
-READINGS |= {"device_memory_used"}
 
 
 def test_the_page_is_made_from_the_code():

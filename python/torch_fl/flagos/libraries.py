@@ -33,8 +33,10 @@ def cudart():
 @serve(**but_cuda(NO_RUNTIME))
 def check_error(res: int) -> None:
     """Raise torch.AcceleratorError unless `res`, a result of a function of `runtime`, is success."""
-    if res != cudaStatus.SUCCESS:
-        raise torch.AcceleratorError(f"{runtime().cudaGetErrorString(res)} ({int(res)})", int(res))
+    if int(res) != cudaStatus.SUCCESS:
+        library = runtime()
+        sentence = library.cudaGetErrorString(library.cudaError(int(res)))
+        raise torch.AcceleratorError(f"{sentence} ({int(res)})")
 
 
 def get_arch_list() -> list[str]:

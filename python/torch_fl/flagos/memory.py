@@ -165,8 +165,6 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
 
 def device_memory_used(device: Device = None) -> int:
     """Bytes of a device that all processes together use, as its driver says."""
-    if KIND == "cuda":
-        return cuda().device_memory_used(checked_index(device))
     free, total = mem_get_info(device)
     return total - free
 
