@@ -21,11 +21,10 @@ struct PerChannel : at::PerChannelAffineQuantizer {
     using PerChannelAffineQuantizer::zero_points_;
 };
 
+// By class, not by scheme: a tensor that is still being made has no scheme to ask for.
 PerChannel *as_per_channel(const at::QuantizerPtr &quantizer) {
-    const c10::QScheme scheme = quantizer->qscheme();
-    return scheme == c10::kPerChannelAffine || scheme == c10::kPerChannelAffineFloatQParams
-               ? static_cast<PerChannel *>(quantizer.get())
-               : nullptr;
+    return static_cast<PerChannel *>(
+        dynamic_cast<at::PerChannelAffineQuantizer *>(quantizer.get()));
 }
 
 at::QuantizerPtr with_tensors(const at::QuantizerPtr &like, const at::Tensor &scales,

@@ -116,6 +116,19 @@ bool is_tensor_list(const IValue &value) {
     return value.isTensorList() || value.isOptionalTensorList();
 }
 
+// A stand-in for a shadow that says that it wants a gradient, as its original does. Dispatch below
+// autograd does not care.
+at::Tensor wanting_gradient(const at::Tensor &shadow) {
+    at::Tensor stand_in(shadow.unsafeGetTensorImpl()->shallow_copy_and_detach(
+        c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
+    // Not by Tensor::set_requires_grad, which takes a tensor without autograd's keys for one of
+    // inference mode.
+    auto meta = c10::impl::GetAutogradMetaFactory()->make();
+    meta->set_requires_grad(true, stand_in.unsafeGetTensorImpl());
+    stand_in.unsafeGetTensorImpl()->set_autograd_meta(std::move(meta));
+    return stand_in;
+}
+
 void check_device(c10::Device device) {
     if (device.has_index()) {
         check(fl_device_check(device.index()));
@@ -190,7 +203,11 @@ void call_native(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
         if (value.isTensor()) {
             if (ShadowFrame::needs_shadow(value.toTensor())) {
                 held.push_back(std::move(value));
-                value = IValue(*frame.show(held.back().toTensor(), argument.written));
+                const at::Tensor &original = held.back().toTensor();
+                value = IValue(*frame.show(original, argument.written));
+                if (C10_UNLIKELY(plan.asks_gradient && original.requires_grad())) {
+                    value = IValue(wanting_gradient(value.toTensor()));
+                }
             }
         } else if (argument.generator) {
             std::optional<at::Generator> given;
@@ -292,6 +309,7 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
         returns_view |= aliases_without_writing(result);
     }
     structural = is_structural(*this, op);
+    asks_gradient = std::string_view(slot->name) == "aten::_sparse_mm_reduce_impl";
 }
 
 void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *stack) {

@@ -35,6 +35,8 @@ struct OperatorPlan {
     // The operator only takes apart or puts together objects that hold tensors: PyTorch's function
     // for it works on flagos tensors as they are.
     bool structural = false;
+    // The kernel does other work when an operand wants a gradient.
+    bool asks_gradient = false;
     DeviceRule device_rule;
     bool writes = false;       // Some argument is written to.
     bool returns_view = false; // Some result aliases an argument that is not written to.

@@ -87,6 +87,7 @@ void Shadow::bind_fields(const at::Tensor &tensor, bool written) {
     auto *const source = static_cast<Shadow *>(tensor.unsafeGetTensorImpl());
     original_ = &tensor;
     written_ = written;
+    storage_only_ = false;
     sizes_and_strides_ = source->sizes_and_strides_;
     storage_offset_ = source->storage_offset_;
     numel_ = source->numel_;
@@ -200,7 +201,6 @@ bool Shadow::release_slow() {
         set_named_tensor_meta(nullptr);
         has_names_ = false;
     }
-    storage_only_ = false;
     const bool alone = use_count_is_one();
     if (alone && !storage_.is_alias_of(own_storage_)) {
         storage_ = own_storage_;
