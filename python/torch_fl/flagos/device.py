@@ -63,10 +63,12 @@ def current_device() -> int:
 
 
 def set_device(device: Device) -> None:
-    """Make `device` the calling thread's current one; a negative index changes nothing."""
+    """Make `device` the calling thread's current one; a negative index changes nothing. RuntimeError
+    for an index out of range, ValueError for another kind of device."""
     _lazy_init()
     index = index_of(device)
     if index >= 0:
+        _C.device_check(index)
         torch._C._accelerator_setDeviceIndex(index)
 
 
@@ -81,6 +83,7 @@ class device:
     def __enter__(self):
         if self.idx >= 0:
             _lazy_init()
+            _C.device_check(self.idx)
             self.prev_idx = torch._C._accelerator_exchangeDevice(self.idx)
 
     def __exit__(self, *exception):

@@ -136,7 +136,7 @@ def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
 def current_stream(device: Device = None) -> Stream:
     """The calling thread's current stream of a device."""
     _lazy_init()
-    stream = torch._C._accelerator_getStream(index_of(device))
+    stream = torch._C._accelerator_getStream(checked_index(device))
     return _make(stream.stream_id, stream.device_index)
 
 
