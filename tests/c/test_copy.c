@@ -57,9 +57,11 @@ static buffer make(where at, fl_view view, int64_t elems, fl_stream stream, uint
     buffer it = {.where = at, .view = view, .place = fl_place_host()};
     it.bytes = (size_t)elems * fl_dtype_size(view.dtype);
     it.mirror = malloc(it.bytes);
-    for (size_t i = 0; i < it.bytes; i++) {
+    for (size_t i = 0; i < it.bytes; i += sizeof(uint64_t)) {
         uint64_t random = test_random(seed);
-        it.mirror[i] = (char)(view.dtype == FL_DTYPE_BOOL ? random & 1 : random);
+        random &= view.dtype == FL_DTYPE_BOOL ? UINT64_C(0x0101010101010101) : UINT64_MAX;
+        size_t left = it.bytes - i;
+        memcpy(it.mirror + i, &random, left < sizeof(random) ? left : sizeof(random));
     }
     void *data = NULL;
     if (at == PAGEABLE) {
@@ -395,13 +397,17 @@ TEST(copy, devices_that_cannot_reach_each_other_go_through_the_host) {
 TEST_WITH_LIMIT(copy, large_copies_are_staged_in_slices, 120) {
     rig_bare("1", "1G");
     uint64_t seed = 11;
-    const int64_t count = 40 << 20; /* 160 MiB of F32, 80 MiB of F16 */
-    int64_t shape[2] = {8192, count / 8192};
-    fl_view wide = line(FL_DTYPE_F32, 1), narrow = line(FL_DTYPE_F16, 1);
-    CHECK_OK(fl_view_init(&wide, NULL, FL_DTYPE_F32, 2, shape, FL_FORMAT_CONTIGUOUS));
-    CHECK_OK(fl_view_init(&narrow, NULL, FL_DTYPE_F16, 2, shape, FL_FORMAT_CONTIGUOUS));
-    buffer src = make(PAGEABLE, wide, count, 0, &seed);
-    buffer dst = make(DEVICE_0, narrow, count, 0, &seed);
+    /* 67 MiB that must be turned on the host. */
+    int64_t shape[2] = {2200, 2000}, count = shape[0] * shape[1];
+    static const int32_t order[2] = {1, 0};
+    fl_view straight, turned;
+    CHECK_OK(fl_view_init(&straight, NULL, FL_DTYPE_C128, 2, shape, FL_FORMAT_CONTIGUOUS));
+    shape[0] = 2000;
+    shape[1] = 2200;
+    CHECK_OK(fl_view_init(&turned, NULL, FL_DTYPE_C128, 2, shape, FL_FORMAT_CONTIGUOUS));
+    CHECK_OK(fl_view_permute(&turned, order, &turned));
+    buffer src = make(PAGEABLE, turned, count, 0, &seed);
+    buffer dst = make(DEVICE_0, straight, count, 0, &seed);
     CHECK_OK(fl_copy_view(&dst.view, dst.place, &src.view, src.place, false));
     check_copied(&dst, &src);
     fl_pinned_stats stats;

@@ -145,11 +145,10 @@ TEST_WITH_LIMIT(device_code, layouts_of_every_element_size_agree_with_the_host, 
     uint64_t seed = 3;
     for (int round = 0; round < 4000; round++) {
         int32_t ndim = (int32_t)(test_random(&seed) % 6);
-        int64_t shape[5], numel = 1;
+        int64_t shape[5];
         for (int32_t dim = 0; dim < ndim; dim++) {
             uint64_t most = ndim <= 2 ? 90 : ndim == 3 ? 24 : 7;
             shape[dim] = 1 + (int64_t)(test_random(&seed) % most);
-            numel *= shape[dim];
         }
         int32_t dst_order[5] = {0, 1, 2, 3, 4}, src_order[5] = {0, 1, 2, 3, 4};
         for (uint64_t i = test_random(&seed) % 24; i > 0; i--) {
