@@ -5,6 +5,14 @@ import os
 import sys
 
 
+def positive(text):
+    """A whole number above 0, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m torch_fl", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -15,7 +23,7 @@ def main(arguments=None):
     demo = commands.add_parser(
         "demo", help="sentence embeddings on flagos and on its twin: compared bit by bit and timed"
     )
-    demo.add_argument("--rounds", type=int, default=5, help="rounds of timing (default: 5)")
+    demo.add_argument("--rounds", type=positive, default=5, help="rounds of timing (default: 5)")
     chosen = parser.parse_args(arguments)
     if chosen.command == "info":
         from torch_fl import _info as command

@@ -63,7 +63,7 @@ def test_info_on_the_simulated_device():
     assert [device["index"] for device in facts["devices"]] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("arguments", [[], ["nosuch"], ["info", "--nosuch"]])
+@pytest.mark.parametrize("arguments", [[], ["nosuch"], ["info", "--nosuch"], ["demo", "--rounds", "0"]])
 def test_wrong_usage_names_what_there_is(arguments):
     done = command(*arguments)
     assert done.returncode == 2
