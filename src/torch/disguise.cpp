@@ -137,6 +137,14 @@ void convert_tensors(IValue &value, const Wanted &wanted, const Convert &convert
     }
 }
 
+// The twin's own tensors that a composite passes (cuDNN's dropout state) are seen by autograd, by
+// hooks and by modes, so that they become flagos tensors too. On the host they are the user's.
+at::Tensor adopted(at::Tensor tensor) {
+    ShadowFrame frame;
+    frame.adopt(tensor); // An alias, because the composite holds the tensor as well.
+    return tensor;
+}
+
 void undisguise(IValue &value) {
     convert_tensors(
         value, [](const at::Tensor &tensor) { return disguise_of(tensor) != nullptr; },
@@ -216,6 +224,9 @@ void call_undisguised(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack 
                     written.push_back(value.toTensor());
                 }
                 value = IValue(disguise->original());
+            } else if (!twin.is_host && value.toTensor().defined() &&
+                       value.toTensor().device().type() == twin.type) {
+                value = IValue(adopted(value.toTensor()));
             }
         } else if (value.isDevice()) {
             if (is_claimed(value.toDevice()) && !twins_own) {

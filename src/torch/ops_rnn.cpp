@@ -50,6 +50,14 @@ Tensor with_bias(const Tensor &gates, const OptionalTensor &bias) {
     return has(bias) ? wide + widened(*bias) : wide;
 }
 
+const Tensor &shown(ShadowFrame &frame, const Tensor &tensor) {
+    return ShadowFrame::needs_shadow(tensor) ? *frame.show(tensor, false) : tensor;
+}
+
+const OptionalTensor &shown(ShadowFrame &frame, const OptionalTensor &tensor) {
+    return has(tensor) && ShadowFrame::needs_shadow(*tensor) ? frame.show(*tensor, false) : tensor;
+}
+
 Tensor derivative_of_sigmoid(const Tensor &activated) {
     return activated * (1 - activated);
 }
@@ -160,6 +168,47 @@ Tensor cudnn_rnn_flatten_weight(at::TensorList weights, int64_t weight_stride,
     buffer = Tensor();
     return weights[0].as_strided(
         {static_cast<int64_t>(weights[0].storage().nbytes() / weights[0].element_size())}, {1}, 0);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>
+cudnn_rnn(const Tensor &input, at::TensorList weights, int64_t weight_stride,
+          const OptionalTensor &buffer, const Tensor &hx, const OptionalTensor &cx, int64_t mode,
+          c10::SymInt hidden_size, c10::SymInt proj_size, int64_t num_layers, bool batch_first,
+          double dropout, bool train, bool bidirectional, c10::SymIntArrayRef batch_sizes,
+          const OptionalTensor &dropout_state) {
+    FL_COUNT_CALL("aten::_cudnn_rnn", FL_ROUTE_OWN);
+    const c10::DispatchKeySet keys(twin.key);
+    ShadowFrame frame;
+    std::vector<Tensor> shown_weights;
+    for (const Tensor &weight : weights) {
+        shown_weights.push_back(shown(frame, weight));
+    }
+    const Tensor &shown_input = shown(frame, input);
+    std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> results;
+    try {
+        OptionalTensor compact = shown(frame, buffer);
+        if (!has(compact)) {
+            // On aliases, because flattening moves what it is given into the buffer.
+            std::vector<Tensor> aliases;
+            for (const Tensor &weight : shown_weights) {
+                aliases.push_back(at::_ops::alias::redispatch(keys, weight));
+            }
+            compact = at::_ops::_cudnn_rnn_flatten_weight::redispatch(
+                keys, aliases, weight_stride, input.sym_size(-1), mode, hidden_size, proj_size,
+                num_layers, batch_first, bidirectional);
+        }
+        results = at::_ops::_cudnn_rnn::redispatch(
+            keys, shown_input, shown_weights, weight_stride, compact, shown(frame, hx),
+            shown(frame, cx), mode, std::move(hidden_size), std::move(proj_size), num_layers,
+            batch_first, dropout, train, bidirectional, batch_sizes, shown(frame, dropout_state));
+    } catch (...) {
+        rethrow_in_user_words("aten::_cudnn_rnn");
+    }
+    shown_weights.clear();
+    Tensor *const pointers[] = {&std::get<0>(results), &std::get<1>(results), &std::get<2>(results),
+                                &std::get<3>(results), &std::get<4>(results)};
+    frame.adopt(pointers, 5);
+    return results;
 }
 
 } // namespace fl_torch::ops

@@ -32,4 +32,15 @@ at::Tensor cudnn_rnn_flatten_weight(at::TensorList weights, int64_t weight_strid
                                     c10::SymInt proj_size, int64_t num_layers, bool batch_first,
                                     bool bidirectional);
 
+// cuDNN's network. Weights that are no views of one buffer are compacted at each call, which for
+// CUDA modules PyTorch warns about and avoids, in Python, by asking `is_cuda`. Only where the twin
+// has it.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+cudnn_rnn(const at::Tensor &input, at::TensorList weights, int64_t weight_stride,
+          const std::optional<at::Tensor> &buffer, const at::Tensor &hx,
+          const std::optional<at::Tensor> &cx, int64_t mode, c10::SymInt hidden_size,
+          c10::SymInt proj_size, int64_t num_layers, bool batch_first, double dropout, bool train,
+          bool bidirectional, c10::SymIntArrayRef batch_sizes,
+          const std::optional<at::Tensor> &dropout_state);
+
 } // namespace fl_torch::ops

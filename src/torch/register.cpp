@@ -80,6 +80,7 @@ void register_own(torch::Library &aten) {
         own(aten, "_thnn_fused_gru_cell_backward", FL_ROUTE_OWN,
             TORCH_FN(ops::fused_gru_cell_backward));
     } else {
+        own(aten, "_cudnn_rnn", FL_ROUTE_OWN, TORCH_FN(ops::cudnn_rnn));
         own(aten, "_cudnn_rnn_flatten_weight", FL_ROUTE_OWN,
             TORCH_FN(ops::cudnn_rnn_flatten_weight));
     }

@@ -2,11 +2,12 @@
 
 A case is a function at the top of a test module that takes a device first and gives back tensors,
 in any nesting of tuples, lists and dicts. With the host as the twin both run in this process, for
-nothing of ours touches plain CPU tensors. Other twins run in a child that does not load torch_fl:
-in this process PyTorch's accelerator is flagos. So the modules that hold cases may not import
-torch_fl while they are imported.
+nothing of ours touches plain CPU tensors. Other twins run in a child that does not load torch_fl
+and serves one case after another: in this process PyTorch's accelerator is flagos. So the modules
+that hold cases may not import torch_fl while they are imported.
 """
 
+import functools
 import importlib
 import os
 import pathlib
@@ -62,21 +63,40 @@ def run(case, device, arguments):
     return on_host(case(device, *arguments))
 
 
+class Twin:
+    """The child: it is told the path of a call, and answers in the same file."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "twins.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        )
+
+    def run(self, case, device, arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "call.pt")
+            torch.save((case.__module__, case.__name__, device, arguments), path)
+            print(path, file=self.process.stdin, flush=True)
+            answer = self.process.stdout.readline().strip()
+            assert answer == "done", answer or "the twin's process ended"
+            return torch.load(path, weights_only=False)
+
+
+@functools.cache
+def twin_process():
+    return Twin()
+
+
 def run_on_twin(case, arguments):
     import torch_fl
 
     twin = torch_fl.platform()["twin"]
     if twin == "cpu":
         return run(case, "cpu", arguments)
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "call.pt"
-        torch.save((case.__module__, case.__name__, twin, arguments), path)
-        subprocess.run(
-            [sys.executable, str(HERE / "twins.py"), str(path)],
-            check=True,
-            env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
-        )
-        return torch.load(path, weights_only=False)
+    return twin_process().run(case, twin, arguments)
 
 
 def assert_same_as_twin(case, *arguments):
@@ -84,13 +104,31 @@ def assert_same_as_twin(case, *arguments):
     assert not lines, "\n".join(lines)
 
 
-def main(path):
+def assert_close_to_twin(case, *arguments):
+    """For what the twin itself does not compute alike twice; on the host it is the same."""
+    import torch_fl
+
+    if torch_fl.platform()["twin"] == "cpu":
+        return assert_same_as_twin(case, *arguments)
+    ours, twins = run(case, "flagos", arguments), run_on_twin(case, arguments)
+    torch.testing.assert_close(ours, twins)
+
+
+def main():
     sys.path.insert(0, str(HERE))
-    module, name, twin, arguments = torch.load(path, weights_only=False)
-    case = getattr(importlib.import_module(module), name)
-    assert "torch_fl" not in sys.modules, "the twin's process must not load torch_fl"
-    torch.save(run(case, twin, arguments), path)
+    answers, sys.stdout = sys.stdout, sys.stderr  # What a case prints is no answer.
+    for line in sys.stdin:
+        path = line.strip()
+        module, name, twin, arguments = torch.load(path, weights_only=False)
+        try:
+            case = getattr(importlib.import_module(module), name)
+            assert "torch_fl" not in sys.modules, "the twin's process must not load torch_fl"
+            torch.save(run(case, twin, arguments), path)
+            answer = "done"
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}".replace("\n", " ")
+        print(answer, file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()
