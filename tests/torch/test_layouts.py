@@ -161,7 +161,8 @@ def test_unfold_is_a_view_that_writes_through():
 
 
 @pytest.mark.parametrize(
-    "arguments, error", [((0, 9, 1), RuntimeError), ((0, 2, 0), RuntimeError), ((3, 1, 1), IndexError)]
+    "arguments, error",
+    [((0, 9, 1), RuntimeError), ((0, 2, 0), RuntimeError), ((3, 1, 1), IndexError)],
 )
 def test_a_wrong_unfold_is_refused_as_on_the_host(arguments, error):
     for device in ("cpu", "flagos"):

@@ -49,7 +49,8 @@ def differences(ours, twins, where="result"):
     if isinstance(twins, dict):
         if list(ours) != list(twins):
             return [f"{where}: keys {list(ours)}, not {list(twins)}"]
-        return [line for key in twins for line in differences(ours[key], twins[key], f"{where}.{key}")]
+        pairs = ((f"{where}.{key}", ours[key], twins[key]) for key in twins)
+        return [line for place, a, b in pairs for line in differences(a, b, place)]
     if isinstance(twins, list):
         if len(ours) != len(twins):
             return [f"{where}: {len(ours)} items, not {len(twins)}"]
