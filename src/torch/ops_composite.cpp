@@ -9,6 +9,7 @@
 #include "shadow.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Operators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
@@ -27,6 +28,20 @@ const Tensor &shown(ShadowFrame &frame, const Tensor &tensor) {
 // --- convolution
 // -----------------------------------------------------------------------------------
 
+namespace {
+
+// PyTorch takes a convolution apart where its operands lie on different devices, so that the parts
+// may judge. These are the parts; the judgement is CUDA's.
+void require_same_device(const Tensor &input, const Tensor &other, const char *name) {
+    TORCH_CHECK(
+        !other.defined() || other.device() == input.device(),
+        "Expected all tensors to be on the same device, but the input of the convolution is "
+        "on ",
+        input.device(), " and its ", name, " on ", other.device());
+}
+
+} // namespace
+
 // With a twin `convolution` is routed whole and never arrives here; these serve direct calls, and
 // the platforms without a twin, where PyTorch decomposes it down to these two.
 Tensor convolution_overrideable(const Tensor &input, const Tensor &weight,
@@ -34,6 +49,8 @@ Tensor convolution_overrideable(const Tensor &input, const Tensor &weight,
                                 c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
                                 bool transposed, c10::SymIntArrayRef output_padding,
                                 c10::SymInt groups) {
+    require_same_device(input, weight, "weight");
+    require_same_device(input, bias.value_or(Tensor()), "bias");
     return at::convolution_symint(input, weight, bias, stride, padding, dilation, transposed,
                                   output_padding, std::move(groups));
 }
@@ -44,6 +61,8 @@ convolution_backward_overrideable(const Tensor &grad_output, const Tensor &input
                                   c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
                                   bool transposed, c10::SymIntArrayRef output_padding,
                                   c10::SymInt groups, std::array<bool, 3> output_mask) {
+    require_same_device(input, weight, "weight");
+    require_same_device(input, grad_output, "gradient");
     const c10::SymInt channels[] = {transposed ? weight.sym_size(1) * groups : weight.sym_size(0)};
     return at::convolution_backward_symint(
         grad_output, input, weight,
@@ -92,21 +111,28 @@ int64_t fused_sdp_choice(const Tensor &query, const Tensor &key, const Tensor &v
         return kMath;
     }
     ShadowFrame frame;
-    // The choice depends on who needs a gradient, which a shadow does not show: these stand-ins do.
+    // The choice depends on who needs a gradient. A shadow has no standing in autograd, so that it
+    // cannot show that; these tensors on its memory can.
     const auto stand_in = [&](const Tensor &tensor) {
-        Tensor shadow = shown(frame, tensor);
-        if (tensor.requires_grad() && at::GradMode::is_enabled()) {
-            shadow = shadow.detach();
-            shadow.set_requires_grad(true);
+        const Tensor &shadow = shown(frame, tensor);
+        if (!tensor.requires_grad() || !at::GradMode::is_enabled()) {
+            return shadow;
         }
-        return shadow;
+        Tensor leaf = at::detail::make_tensor<c10::TensorImpl>(
+            c10::Storage(shadow.storage()), c10::DispatchKeySet(twin.key), shadow.dtype());
+        leaf.unsafeGetTensorImpl()->set_sizes_and_strides(shadow.sizes(), shadow.strides(),
+                                                          shadow.storage_offset());
+        leaf.set_requires_grad(true);
+        return leaf;
     };
     OptionalTensor shown_mask;
     if (mask.has_value()) {
         shown_mask = stand_in(*mask);
     }
-    return at::_fused_sdp_choice(stand_in(query), stand_in(key), stand_in(value), shown_mask,
-                                 dropout, causal, scale, grouped);
+    // Straight to the twin's kernel, so that modes that watch operators see none here, as natively.
+    return at::_ops::_fused_sdp_choice::redispatch(c10::DispatchKeySet(twin.key), stand_in(query),
+                                                   stand_in(key), stand_in(value), shown_mask,
+                                                   dropout, causal, scale, grouped);
 }
 
 } // namespace

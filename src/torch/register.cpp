@@ -5,6 +5,7 @@
 #include "check.h"
 #include "disguise.h"
 #include "ops.h"
+#include "ops_attention.h"
 #include "ops_norm.h"
 #include "ops_rnn.h"
 #include "router.h"
@@ -87,7 +88,7 @@ void register_own(torch::Library &aten) {
 }
 
 // What must come before PyTorch's own recording for autograd.
-void register_above_autograd() {
+void register_above_autograd(torch::Library &aten) {
     // Never destroyed, like the others.
     static auto *const autograd = new torch::Library(
         torch::Library::IMPL, "aten", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
@@ -96,6 +97,7 @@ void register_above_autograd() {
     }
     if (twin.present) {
         register_disguised();
+        register_attention(aten, *autograd);
     }
 }
 
@@ -106,7 +108,7 @@ void register_operators() {
     static auto *const aten = new torch::Library(torch::Library::IMPL, "aten",
                                                  c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
     register_own(*aten);
-    register_above_autograd();
+    register_above_autograd(*aten);
     register_typed(*aten);
     register_router();
 }

@@ -68,7 +68,6 @@ bool aliases_without_writing(const c10::Argument &result) {
 // Results that describe a tensor rather than continue it lie on the host, also on an accelerator.
 uint32_t host_results_of(const std::string &name) {
     static const std::unordered_map<std::string, uint32_t> table = {
-        {"aten::_pack_padded_sequence", 1u << 1}, // batch_sizes
         {"aten::_nested_tensor_size", 1u << 0},
         {"aten::_nested_tensor_strides", 1u << 0},
         {"aten::_nested_tensor_storage_offsets", 1u << 0},
@@ -135,22 +134,6 @@ void check_device(c10::Device device) {
     }
 }
 
-void check_operands(const OperatorPlan &plan, const IValue *arguments) {
-    OperandCheck operands(plan.slot->name, plan.device_rule);
-    for (const auto &argument : plan.relevant) {
-        const IValue &value = arguments[argument.index];
-        if (value.isTensor()) {
-            operands.add(value.toTensor(), argument.written);
-        } else if (is_tensor_list(value)) {
-            for (const IValue &element : value.toListRef()) {
-                if (element.isTensor()) {
-                    operands.add(element.toTensor(), argument.written);
-                }
-            }
-        }
-    }
-}
-
 c10::DeviceIndex device_index_of(const OperatorPlan &plan, const IValue *arguments) {
     for (const auto &argument : plan.relevant) {
         const IValue &value = arguments[argument.index];
@@ -189,9 +172,6 @@ void adopt_results(ShadowFrame &frame, const OperatorPlan &plan, Stack *stack) {
 
 void call_native(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *stack) {
     IValue *const arguments = stack->data() + (stack->size() - plan.arguments);
-    if (twin.is_host) {
-        check_operands(plan, arguments);
-    }
     if (C10_UNLIKELY(!plan.layouts.empty())) {
         prepare_layouts(plan.layouts, arguments);
     }
@@ -234,6 +214,28 @@ void call_native(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
         frame.commit();
     }
     adopt_results(frame, plan, stack);
+}
+
+// A flagos generator may be all that led a call here. Kernels that draw for a CPU tensor want the
+// CPU's generator, and would take the numbers of what ours wraps without a word.
+void check_generator(const OperatorPlan &plan, const IValue *arguments) {
+    bool given = false, on_flagos = false;
+    for (const auto &argument : plan.relevant) {
+        const IValue &value = arguments[argument.index];
+        if (value.isTensor()) {
+            on_flagos |= ShadowFrame::needs_shadow(value.toTensor());
+        } else if (is_tensor_list(value)) {
+            for (const IValue &element : value.toListRef()) {
+                on_flagos |= element.isTensor() && ShadowFrame::needs_shadow(element.toTensor());
+            }
+        } else if (value.isDevice()) {
+            on_flagos |= value.toDevice().type() == kFlagos;
+        } else if (argument.generator && value.isGenerator()) {
+            given = value.toGenerator().device().type() == kFlagos;
+        }
+    }
+    TORCH_CHECK(!given || on_flagos,
+                "Expected a 'cpu' device type for generator but found 'flagos'");
 }
 
 // Operators on tensors that hold other tensors which only look at the holder, or are written in
@@ -291,7 +293,7 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
 
 OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot,
                            const KindKeys &kind)
-    : slot(operator_slot), keys(kind), device_rule(device_rule_of(operator_slot->name)) {
+    : slot(operator_slot), keys(kind), device_rule(device_rule_of(operator_slot->name, op)) {
     const c10::FunctionSchema &schema = op.schema();
     arguments = static_cast<uint16_t>(schema.arguments().size());
     returns = static_cast<uint16_t>(schema.returns().size());
@@ -303,6 +305,7 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
             relevant.push_back(
                 {i, writes_to(argument), holds(argument.type(), c10::TypeKind::GeneratorType)});
             writes |= relevant.back().written;
+            draws |= relevant.back().generator;
         }
     }
     for (const c10::Argument &result : schema.returns()) {
@@ -316,6 +319,14 @@ void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *
     if (C10_UNLIKELY(plan.structural)) {
         fl_tally_count(thread_state().tally, plan.slot, FL_ROUTE_VIEW);
         op.redispatchBoxed(c10::DispatchKeySet(plan.keys.host), stack);
+        return;
+    }
+    const IValue *const arguments = stack->data() + (stack->size() - plan.arguments);
+    if (C10_UNLIKELY(plan.draws)) {
+        check_generator(plan, arguments);
+    }
+    if (twin.is_host && C10_UNLIKELY(!operands_belong_together(plan, arguments))) {
+        call_parts(op, stack);
         return;
     }
     const fl_route *const route = fl_slot_route(plan.slot);
@@ -381,6 +392,8 @@ bool stays_composite(const std::string &name) {
         "aten::unsafe_split.Tensor",
         "aten::unsafe_split_with_sizes",
         "aten::_make_dep_token",
+        // Its lengths must lie on the host, and so does one of its results.
+        "aten::_pack_padded_sequence",
     };
     return names.count(name) != 0;
 }
@@ -415,6 +428,17 @@ bool is_routed_composite(const c10::OperatorHandle &op, const std::string &name)
     return true;
 }
 
+// Composites that only make tensors, alias and copy: without a twin their parts are views and the
+// core's copies, where the whole would go to the host and back, and could alias nothing.
+bool only_copies(const std::string &name) {
+    static const std::unordered_set<std::string> names = {
+        "aten::_unsafe_view",  "aten::clone",           "aten::narrow_copy",
+        "aten::repeat",        "aten::select_backward", "aten::slice_backward",
+        "aten::slice_scatter", "aten::select_scatter",  "aten::unsafe_split.Tensor",
+        "aten::expand_copy",   "aten::permute_copy",    "aten::unsafe_split_with_sizes"};
+    return names.count(name) != 0;
+}
+
 bool is_routed(const c10::OperatorHandle &op, const std::string &name, const KindKeys &keys) {
     if (op.hasKernelForDispatchKey(keys.flagos)) {
         return false;
@@ -423,7 +447,7 @@ bool is_routed(const c10::OperatorHandle &op, const std::string &name, const Kin
         return true;
     }
     return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
-           is_routed_composite(op, name);
+           (twin.present || !only_copies(name)) && is_routed_composite(op, name);
 }
 
 const fl_route kNativeRoute = {FL_ROUTE_NATIVE, nullptr};

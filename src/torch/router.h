@@ -39,6 +39,7 @@ struct OperatorPlan {
     bool asks_gradient = false;
     DeviceRule device_rule;
     bool writes = false;       // Some argument is written to.
+    bool draws = false;        // Some argument is a generator.
     bool returns_view = false; // Some result aliases an argument that is not written to.
     uint16_t arguments = 0, returns = 0;
     uint32_t host_results = 0;         // Bit i: result i lies on the host by its meaning.

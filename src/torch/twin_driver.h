@@ -3,8 +3,8 @@
 
 namespace fl_torch {
 
-// Tell the core that PyTorch's CUDA key answers in this process, if it does. Call before the platform
-// is chosen. Neither initialises CUDA nor makes a context.
+// Tell the core that PyTorch's CUDA key answers in this process, if it does. Call before the
+// platform is chosen. Neither initialises CUDA nor makes a context.
 void register_twin_driver();
 
 } // namespace fl_torch

@@ -5,7 +5,6 @@
 // count, no heap. An operator whose slot was given another route takes the boxed path.
 #pragma once
 
-#include "device_check.h"
 #include "errors.h"
 #include "router.h"
 #include "shadow.h"
@@ -130,33 +129,6 @@ bool is_plain(const T &) {
     return true;
 }
 
-inline void add_operand(OperandCheck &operands, const at::Tensor &tensor, bool written) {
-    operands.add(tensor, written);
-}
-inline void add_operand(OperandCheck &operands, const std::optional<at::Tensor> &tensor, bool) {
-    if (tensor.has_value()) {
-        operands.add(*tensor, false);
-    }
-}
-inline void add_operand(OperandCheck &operands, const at::ITensorListRef &tensors, bool) {
-    for (const at::Tensor &tensor : tensors) {
-        operands.add(tensor, false);
-    }
-}
-inline void add_operand(OperandCheck &operands, const at::TensorList &tensors, bool) {
-    add_operand(operands, at::ITensorListRef(tensors), false);
-}
-inline void add_operand(OperandCheck &operands, const c10::List<std::optional<at::Tensor>> &tensors,
-                        bool) {
-    for (const c10::IValue &element : c10::IValue(tensors).toListRef()) {
-        if (element.isTensor()) {
-            operands.add(element.toTensor(), false);
-        }
-    }
-}
-template <class T>
-void add_operand(OperandCheck &, const T &, bool) {}
-
 template <class A>
 constexpr bool is_written = std::is_same_v<A, at::Tensor &>;
 
@@ -221,8 +193,7 @@ struct Typed<Op, R(A...)> {
             return call_boxed(std::forward<A>(arguments)...);
         }
         if (twin.is_host && C10_UNLIKELY(!(is_plain(arguments) && ...))) {
-            OperandCheck operands(plan.slot->name, plan.device_rule);
-            (add_operand(operands, arguments, is_written<A>), ...);
+            return call_boxed(std::forward<A>(arguments)...); // Which knows the rules of devices.
         }
         ShadowFrame frame;
         fl_tally_count(frame.state().tally, plan.slot, FL_ROUTE_NATIVE);

@@ -1,0 +1,81 @@
+// ops_attention.cpp: the composite asks for the device of its operands before it takes the kernel
+// that it chose, and knows no flash attention on an unknown device. On an accelerator twin the
+// plain cases go straight to the twin's choice, with autograd's own formulas for those operators;
+// all others (masks, padding, fake and wrapped tensors) run as the twin's composite in disguise.
+#include "ops_attention.h"
+
+#include "disguise.h"
+#include "register.h"
+#include "shadow.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+
+namespace fl_torch {
+
+namespace {
+
+using at::Tensor;
+using Attention = at::_ops::scaled_dot_product_attention;
+
+bool is_plain(const Tensor &tensor) {
+    const c10::DispatchKeySet keys = tensor.unsafeGetTensorImpl()->key_set();
+    return ShadowFrame::needs_shadow(tensor) && tensor.dim() == 4 &&
+           !keys.has_any(c10::python_ks) && (keys.raw_repr() & twin.special_keys) == 0 &&
+           tensor.size(3) % 8 == 0;
+}
+
+const c10::BoxedKernel *left_to_disguise;
+const c10::OperatorHandle *handle;
+
+Tensor attention(const Tensor &query, const Tensor &key, const Tensor &value,
+                 const std::optional<Tensor> &mask, double dropout, bool causal,
+                 std::optional<double> scale, bool grouped) {
+    const bool plain = !mask.has_value() && is_plain(query) && is_plain(key) && is_plain(value) &&
+                       query.scalar_type() == key.scalar_type() &&
+                       query.scalar_type() == value.scalar_type() &&
+                       query.device() == key.device() && query.device() == value.device();
+    if (plain) {
+        const bool needs_gradient =
+            at::GradMode::is_enabled() &&
+            (query.requires_grad() || key.requires_grad() || value.requires_grad());
+        const auto choice = static_cast<sdp::SDPBackend>(
+            at::_fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped));
+        FL_COUNT_CALL("aten::scaled_dot_product_attention", FL_ROUTE_OWN);
+        switch (choice) {
+        case sdp::SDPBackend::flash_attention:
+            return std::get<0>(at::_scaled_dot_product_flash_attention(
+                query, key, value, dropout, causal, /*return_debug_mask=*/false, scale));
+        case sdp::SDPBackend::efficient_attention:
+            return std::get<0>(at::_scaled_dot_product_efficient_attention(
+                query, key, value, std::nullopt, needs_gradient, dropout, causal, scale));
+        case sdp::SDPBackend::cudnn_attention:
+            return std::get<0>(at::_scaled_dot_product_cudnn_attention(
+                query, key, value, std::nullopt, needs_gradient, dropout, causal,
+                /*return_debug_mask=*/false, scale));
+        default:
+            break;
+        }
+    }
+    return c10::impl::BoxedKernelWrapper<Attention::schema>::call(
+        *left_to_disguise, *handle, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), query, key,
+        value, mask, dropout, causal, scale, grouped);
+}
+
+} // namespace
+
+void register_attention(torch::Library &aten, torch::Library &autograd) {
+    if (!twin.present || twin.is_host) {
+        return; // The CPU's composite chooses rightly by the stub alone.
+    }
+    const auto op =
+        c10::Dispatcher::singleton().findSchemaOrThrow(Attention::name, Attention::overload_name);
+    handle = new c10::OperatorHandle(op);
+    left_to_disguise = new c10::BoxedKernel(disguised_kernel(op));
+    aten.impl(Attention::name + sizeof("aten::") - 1, TORCH_FN(attention));
+    autograd.impl(Attention::name + sizeof("aten::") - 1, TORCH_FN(attention));
+}
+
+} // namespace fl_torch
