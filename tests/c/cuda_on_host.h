@@ -1,9 +1,11 @@
 /*
  * cuda_on_host.h: just enough of CUDA's language to run the .cu files on the host.
  *
- * A block's threads are fibers that take turns: each runs to the next __syncthreads or to its end.
- * Nothing about speed or races can be learned from that; index arithmetic, bounds and values can,
- * under sanitizers too.
+ * A block's threads run one after another, each to the first __syncthreads; then all run again from
+ * their start to the second one, and so on, until all have ended. That gives the right values where
+ * a thread does the same each time, that is, where a kernel does not read what it writes to global
+ * memory. Nothing about speed or races can be learned from it; index arithmetic, bounds and values
+ * can, under sanitizers too.
  */
 #ifndef FL_TESTS_CUDA_ON_HOST_H
 #define FL_TESTS_CUDA_ON_HOST_H
