@@ -115,15 +115,8 @@ int64_t fused_sdp_choice(const Tensor &query, const Tensor &key, const Tensor &v
     // cannot show that; these tensors on its memory can.
     const auto stand_in = [&](const Tensor &tensor) {
         const Tensor &shadow = shown(frame, tensor);
-        if (!tensor.requires_grad() || !at::GradMode::is_enabled()) {
-            return shadow;
-        }
-        Tensor leaf = at::detail::make_tensor<c10::TensorImpl>(
-            c10::Storage(shadow.storage()), c10::DispatchKeySet(twin.key), shadow.dtype());
-        leaf.unsafeGetTensorImpl()->set_sizes_and_strides(shadow.sizes(), shadow.strides(),
-                                                          shadow.storage_offset());
-        leaf.set_requires_grad(true);
-        return leaf;
+        return tensor.requires_grad() && at::GradMode::is_enabled() ? wanting_gradient(shadow)
+                                                                    : shadow;
     };
     OptionalTensor shown_mask;
     if (mask.has_value()) {

@@ -8,6 +8,7 @@
 #include "errors.h"
 #include "fallback.h"
 #include "generator.h"
+#include "packed.h"
 #include "register.h"
 #include "shadow.h"
 
@@ -115,19 +116,6 @@ bool is_tensor_list(const IValue &value) {
     return value.isTensorList() || value.isOptionalTensorList();
 }
 
-// A stand-in for a shadow that says that it wants a gradient, as its original does. Dispatch below
-// autograd does not care.
-at::Tensor wanting_gradient(const at::Tensor &shadow) {
-    at::Tensor stand_in(shadow.unsafeGetTensorImpl()->shallow_copy_and_detach(
-        c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
-    // Not by Tensor::set_requires_grad, which takes a tensor without autograd's keys for one of
-    // inference mode.
-    auto meta = c10::impl::GetAutogradMetaFactory()->make();
-    meta->set_requires_grad(true, stand_in.unsafeGetTensorImpl());
-    stand_in.unsafeGetTensorImpl()->set_autograd_meta(std::move(meta));
-    return stand_in;
-}
-
 void check_device(c10::Device device) {
     if (device.has_index()) {
         check(fl_device_check(device.index()));
@@ -165,6 +153,8 @@ void adopt_results(ShadowFrame &frame, const OperatorPlan &plan, Stack *stack) {
             }
         } else if (value.isDevice() && value.toDevice().type() == twin.type) {
             value = IValue(to_flagos(value.toDevice()));
+        } else if (value.isObject()) {
+            adopt_packed(value);
         }
     }
     frame.adopt(results.data(), results.size());

@@ -394,6 +394,17 @@ void set_label(c10::TensorImpl *impl, c10::DispatchKeySet keys, c10::Device devi
     fields.device_opt_ = device;
 }
 
+at::Tensor wanting_gradient(const at::Tensor &shadow) {
+    at::Tensor stand_in(shadow.unsafeGetTensorImpl()->shallow_copy_and_detach(
+        c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
+    // Not by Tensor::set_requires_grad, which takes a tensor without autograd's keys for one of
+    // inference mode.
+    auto meta = c10::impl::GetAutogradMetaFactory()->make();
+    meta->set_requires_grad(true, stand_in.unsafeGetTensorImpl());
+    stand_in.unsafeGetTensorImpl()->set_autograd_meta(std::move(meta));
+    return stand_in;
+}
+
 c10::Storage owning_storage(const c10::Storage &inner, c10::Device device) {
     auto *const source = inner.unsafeGetStorageImpl();
     return c10::Storage(c10::make_intrusive<c10::StorageImpl>(

@@ -211,6 +211,10 @@ void relabel(c10::TensorImpl *impl);
 // Give a tensor that nobody else holds yet these keys and this device.
 void set_label(c10::TensorImpl *impl, c10::DispatchKeySet keys, c10::Device device);
 
+// A stand-in for a shadow, of any kind, that says that it wants a gradient, as its original does;
+// for kernels that ask. Dispatch below autograd does not care.
+at::Tensor wanting_gradient(const at::Tensor &shadow);
+
 // A storage on the memory of `inner`, which it keeps alive, labelled `device`.
 c10::Storage owning_storage(const c10::Storage &inner, c10::Device device);
 
