@@ -83,7 +83,7 @@ void raise_status(fl_status status) {
         TORCH_CHECK_WITH(OutOfMemoryError, false, text);
         break;
     case FL_OUT_OF_RANGE:
-        TORCH_CHECK_INDEX(false, text);
+        TORCH_CHECK(false, text);
         break;
     case FL_NOT_SUPPORTED:
         TORCH_CHECK_NOT_IMPLEMENTED(false, text);

@@ -2,6 +2,7 @@
 // Python speaks to the adapter: `_C` knows no torch, so whatever has tensors, streams or generators
 // among its arguments is an operator.
 #include "allocator.h"
+#include "autocast.h"
 #include "check.h"
 #include "generator.h"
 #include "guard.h"
@@ -32,6 +33,7 @@ void load() {
         register_pinned_allocator();
         register_hooks();
         register_operators();
+        register_autocast();
     });
 }
 

@@ -17,6 +17,7 @@
 
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -409,6 +410,13 @@ bool is_routed_composite(const c10::OperatorHandle &op, const std::string &name)
         }
     }
     if (op.hasTag(at::Tag::inplace_view)) {
+        return false;
+    }
+    // Where PyTorch has no kernel that counts the versions of what the operator writes to (lists:
+    // foreach, out= of splits), the parts count them, on the tensors that they are given.
+    const auto writes = [](const c10::Argument &argument) { return writes_to(argument); };
+    if (std::any_of(schema.arguments().begin(), schema.arguments().end(), writes) &&
+        !op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView)) {
         return false;
     }
     if (twin.is_host && op.hasTag(at::Tag::nondeterministic_seeded) &&
