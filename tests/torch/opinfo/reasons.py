@@ -9,6 +9,8 @@ removed, or `sometimes` says why it need not show in every run.
 import fnmatch
 from dataclasses import dataclass
 
+from .sides import twin_device_type
+
 
 @dataclass(frozen=True)
 class Row:
@@ -18,9 +20,14 @@ class Row:
     variants: tuple = ("*",)
     dtypes: tuple = ("*",)
     sometimes: str = ""  # Why the difference may be absent; empty where it must be seen.
+    twins: tuple = ("cpu", "cuda")  # Device types of the twins that it holds for.
 
     def speaks_of(self, op, dtype):
-        return matches(op, self.ops) and matches(dtype, self.dtypes)
+        return (
+            matches(op, self.ops)
+            and matches(dtype, self.dtypes)
+            and twin_device_type() in self.twins
+        )
 
     def explains(self, op, dtype, variant, kind):
         return (
@@ -35,6 +42,39 @@ def matches(name, patterns):
 UNINITIALISED = "The result's memory is uninitialised: its values say nothing."
 CHANCE = "Uninitialised memory may be equal by chance."
 
+RESIZED = (
+    "PyTorch resizes an out= tensor of the CPU without the dispatcher, which counts a version on "
+    "every other device."
+)
+HOST_FILL = "PyTorch fills a number on the CPU without the dispatcher, which counts a version."
+RANGE_OF_Q = "PyTorch looks whether q lies within 0 and 1 on the CPU only, so that CUDA does not wait."
+META = "PyTorch's meta function names the CPU, and gives every other device CUDA's strides."
+CUDA_ONLY = "The operator is a CUDA kernel that the host twin does not have."
+HOST_OUT = "CUDA has no out= form of this operator; the host twin has."
+SAMPLE = "The CPU refuses the sample itself, which CUDA takes."
+
+# Composites that make their result and then copy it into a resized out.
+RESIZED_OPS = (
+    "inner",
+    "kron",
+    "linalg.cond",
+    "linalg.matrix_norm",
+    "linalg.matrix_power",
+    "linalg.matrix_rank",
+    "linalg.matrix_rank.hermitian",
+    "linalg.multi_dot",
+    "linalg.norm",
+    "linalg.norm.subgradients_at_zero",
+    "linalg.tensorinv",
+    "linalg.tensorsolve",
+    "linalg.vecdot",
+    "nanquantile",
+    "norm.nuc",
+    "quantile",
+    "special.ndtr",
+    "tensordot",
+)
+
 ROWS = [
     Row(
         UNINITIALISED,
@@ -42,6 +82,19 @@ ROWS = [
         ("value",),
         sometimes=CHANCE,
     ),
+    Row(RESIZED, RESIZED_OPS, ("version",), ("out_empty", "out_wrong_shape"), twins=("cpu",)),
+    Row(HOST_FILL, ("scalar_tensor",), ("version",), ("traced",), twins=("cpu",)),
+    Row(RANGE_OF_Q, ("quantile", "nanquantile"), ("accepts",), ("traced", "fake"), twins=("cpu",)),
+    Row(META, ("nonzero_static",), ("value",), ("fake",), twins=("cpu",)),
+    Row(
+        CUDA_ONLY,
+        ("jiterator_*", "torch.ops.aten._efficient_attention_forward"),
+        ("exception",),
+        ("host_*",),
+        twins=("cpu",),
+    ),
+    Row(HOST_OUT, ("narrow_copy",), ("exception",), ("host_out",), twins=("cpu",)),
+    Row(SAMPLE, ("lu_unpack",), ("exception",), ("host_scalar",), twins=("cpu",)),
 ]
 
 

@@ -114,6 +114,7 @@ def traced(side, op, dtype, sample):
     def call():
         graph = make_fx(lambda *tensors: results_only(flat(*tensors)))(*flat.tensors)
         targets = " ".join(str(node.target) for node in graph.graph.nodes)
+        side.seed(CALL_SEED)
         return targets, graph(*flat.tensors)
 
     return observe(side, call, ())

@@ -86,7 +86,7 @@ def cotangents_of(side, tensors, seed):
             continue
         host = torch.randn(tensor.shape, dtype=torch.complex128, generator=generator)
         host = host.to(tensor.dtype) if tensor.is_complex() else host.real.to(tensor.dtype)
-        made.append(host.to(side.name))
+        made.append(host.contiguous().to(side.name))
     return made
 
 
