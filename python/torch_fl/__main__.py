@@ -1,4 +1,4 @@
-"""python -m torch_fl: what was found, and the demonstration."""
+"""python -m torch_fl: what was found, the demonstration, and the suite for drivers."""
 
 import argparse
 import os
@@ -24,11 +24,18 @@ def main(arguments=None):
         "demo", help="sentence embeddings on flagos and on its twin: compared bit by bit and timed"
     )
     demo.add_argument("--rounds", type=positive, default=5, help="rounds of timing (default: 5)")
+    conformance = commands.add_parser(
+        "conformance", help="the suite that every driver must pass, on one driver"
+    )
+    conformance.add_argument("--driver", help="platform whose driver it is (default: the chosen one)")
+    conformance.add_argument("--cases", default="", help="only those whose name begins like this")
     chosen = parser.parse_args(arguments)
     if chosen.command == "info":
         from torch_fl import _info as command
-    else:
+    elif chosen.command == "demo":
         from torch_fl import _demo as command
+    else:
+        from torch_fl import _conformance as command
     return command.run(chosen)
 
 

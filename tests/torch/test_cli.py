@@ -63,6 +63,22 @@ def test_info_on_the_simulated_device():
     assert [device["index"] for device in facts["devices"]] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("driver", ["cpu", "sim"])
+def test_conformance(driver):
+    done = command("conformance", "--driver", driver, TORCH_FL_PLATFORM="cpu")
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    lines = done.stdout.splitlines()
+    assert lines[-1] == f"driver '{driver}' conforms"
+    assert sum(line.startswith("passed") for line in lines) > 20
+    part = command("conformance", "--cases", "event", TORCH_FL_PLATFORM=driver).stdout.splitlines()
+    assert 1 < len(part) < len(lines) and all("event" in line for line in part[:-1])
+
+
+def test_conformance_of_an_unknown_driver():
+    done = command("conformance", "--driver", "nosuch", TORCH_FL_PLATFORM="cpu")
+    assert done.returncode == 1 and "nosuch" in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [[], ["nosuch"], ["info", "--nosuch"], ["demo", "--rounds", "0"]])
 def test_wrong_usage_names_what_there_is(arguments):
     done = command(*arguments)
