@@ -7,6 +7,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 CMAKE := $(VENV)/bin/cmake
 NATIVE := build/native
+PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_OPTIONS)
 # Tests that are about every platform, and so run a second time on simulated devices.
 SIM_TESTS := test_flagos.py test_names.py test_device.py test_stream.py test_event.py \
   test_memory.py test_random.py test_routes.py test_fallback.py
@@ -112,9 +113,9 @@ test-tsan: $(VENV)/.packages
 
 test-python: build
 	$(SAY) "test: PyTorch on flagos"
-	@$(PY) -m pytest $(PYTEST_OPTIONS) tests/torch
+	@$(PYTEST) tests/torch
 	$(SAY) "test: PyTorch on flagos, platform sim"
-	@TORCH_FL_PLATFORM=sim $(PY) -m pytest $(PYTEST_OPTIONS) $(addprefix tests/torch/,$(SIM_TESTS))
+	@TORCH_FL_PLATFORM=sim $(PYTEST) $(addprefix tests/torch/,$(SIM_TESTS))
 
 test-cuda: build
 	$(SAY) "test: PyTorch on flagos, platform cuda"

@@ -171,6 +171,9 @@ fl_status fl__device_enter(fl_device *device, const fl_driver **out_driver) {
 }
 
 fl_status fl_device_check(fl_device device) {
+    if (__builtin_expect(load_state() == STATE_FORKED, 0)) {
+        return fail_forked();
+    }
     int32_t count = fl_device_count();
     return device >= 0 && device < count ? FL_OK : fail_range(device, count);
 }

@@ -82,7 +82,7 @@ def test_capability_is_told_or_said_not_to_exist():
 )
 def test_an_index_out_of_range_is_an_error_that_says_how_many_there_are(call):
     before = flagos.current_device()
-    with pytest.raises((RuntimeError, IndexError), match=rf"{COUNT + 3}.*\b{COUNT} device"):
+    with pytest.raises(RuntimeError, match=rf"{COUNT + 3}.*\b{COUNT} device"):
         call(COUNT + 3)
     assert flagos.current_device() == before
 

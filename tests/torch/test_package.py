@@ -169,6 +169,10 @@ def test_the_bindings_use_the_limited_api_only():
 # --- the wheel -----------------------------------------------------------------------------------
 
 
+# Tests may run in several processes; these share one build.
+one_build = pytest.mark.xdist_group("wheel")
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """A wheel of this source. Its build folder is kept, so that a second run is quick."""
@@ -183,6 +187,7 @@ def wheel(tmp_path_factory):
     return path
 
 
+@one_build
 def test_wheel_name_size_and_contents(wheel):
     assert re.fullmatch(
         rf"torch_fl-{re.escape(torch_fl.__version__)}-cp310-abi3-linux_\w+\.whl", wheel.name
@@ -201,6 +206,7 @@ def test_wheel_name_size_and_contents(wheel):
     assert not foreign and not [name for name in names if "__pycache__" in name]
 
 
+@one_build
 def test_wheel_metadata(wheel):
     archive = zipfile.ZipFile(wheel)
     info = f"torch_fl-{torch_fl.__version__}.dist-info"
@@ -212,6 +218,7 @@ def test_wheel_metadata(wheel):
     assert f"{info}/licenses/LICENSE" in archive.namelist()
 
 
+@one_build
 def test_installed_wheel_works(wheel, tmp_path):
     target = tmp_path / "installed"
     tool(
