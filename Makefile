@@ -10,7 +10,8 @@ NATIVE := build/native
 PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_OPTIONS)
 # Tests that are about every platform, and so run a second time on simulated devices.
 SIM_TESTS := test_flagos.py test_names.py test_device.py test_stream.py test_event.py \
-  test_memory.py test_random.py test_routes.py test_fallback.py
+  test_memory.py test_random.py test_routes.py test_fallback.py test_views.py test_tensor.py \
+  test_errors.py test_device_rules.py test_threads.py test_cases_a.py test_cases_e.py test_cases_g.py
 SAY := @printf '== %s\n'
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -18,7 +19,7 @@ comma := ,
 
 .DELETE_ON_ERROR:
 .PHONY: help build native demo test test-full test-cuda bench clean \
-	check-rules check-format check-exports test-c test-asan test-tsan test-python
+	check-rules check-format check-exports test-c test-asan test-tsan test-cpp test-python
 
 help:
 	@echo "make build      set up .venv and build and install torch_fl there"
@@ -71,7 +72,7 @@ demo: build
 
 # --- checks and tests ------------------------------------------------------------------------------
 
-test: build check-rules check-format check-exports test-c test-asan test-tsan test-python
+test: build check-rules check-format check-exports test-c test-asan test-tsan test-cpp test-python
 	$(SAY) "test: everything passed"
 
 test-full: PYTEST_OPTIONS += --full
@@ -110,6 +111,11 @@ test-asan: $(VENV)/.packages
 test-tsan: $(VENV)/.packages
 	$(SAY) "test: the core in C under the thread sanitizer"
 	$(call c_tests,tsan,thread,2)
+
+test-cpp: build
+	$(SAY) "test: the adapter in C++, shadows also under the thread sanitizer"
+	@$(CMAKE) --build $(NATIVE) -j $(JOBS) --target cpp_tests
+	@$(VENV)/bin/ctest --test-dir $(NATIVE)/tests/cpp --output-on-failure --no-tests=error
 
 test-python: build
 	$(SAY) "test: PyTorch on flagos"

@@ -4,6 +4,7 @@
 #include "fl/driver.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdio>

@@ -11,6 +11,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <set>
 #include <string>
 
 namespace {
@@ -24,12 +25,30 @@ void expect(bool holds, const char *what) {
     }
 }
 
-void check_libraries() {
+// The files of shared objects that the process has mapped.
+std::set<std::string> libraries() {
+    std::set<std::string> found;
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
-        for (const char *stranger : {"libpython", "libcuda", "libtorch_cuda", "libtorch_python"}) {
-            if (line.find(stranger) != std::string::npos) {
-                std::fprintf(stderr, "failed: the process has %s\n", line.c_str());
+        const size_t start = line.find('/');
+        if (start != std::string::npos && line.find(".so", start) != std::string::npos) {
+            found.insert(line.substr(start));
+        }
+    }
+    return found;
+}
+
+// PyTorch's own build decides what libtorch_cpu brings along; the adapter may add itself only.
+void check_libraries(const std::set<std::string> &before) {
+    for (const std::string &library : libraries()) {
+        const bool is_adapter = library.find("/libtorch_fl.so") != std::string::npos;
+        if (before.count(library) == 0 && !is_adapter) {
+            std::fprintf(stderr, "failed: %s came with the adapter\n", library.c_str());
+            failures++;
+        }
+        for (const char *stranger : {"libpython", "libtorch_python", "libtorch_cuda"}) {
+            if (library.find(stranger) != std::string::npos) {
+                std::fprintf(stderr, "failed: the process has %s\n", library.c_str());
                 failures++;
             }
         }
@@ -69,6 +88,7 @@ int main(int count, char **arguments) {
         std::fprintf(stderr, "%s\n", fl_last_message());
         return 1;
     }
+    const std::set<std::string> before = libraries();
     if (dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL) == nullptr) {
         std::fprintf(stderr, "%s\n", dlerror());
         return 1;
@@ -76,6 +96,6 @@ int main(int count, char **arguments) {
     c10::register_privateuse1_backend("flagos");
     c10::Dispatcher::singleton().findSchemaOrThrow("flagos::_load", "").typed<void()>().call();
     compute();
-    check_libraries();
+    check_libraries(before);
     return failures == 0 ? 0 : 1;
 }

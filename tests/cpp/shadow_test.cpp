@@ -14,8 +14,9 @@ namespace {
 std::atomic<size_t> allocations{0};
 } // namespace
 
-// Counts what this program and the adapter's objects in it allocate.
-void *operator new(size_t bytes) {
+// Counts what this program and the adapter's objects in it allocate. Not inlined, or the compiler
+// takes the pair for a mismatch.
+__attribute__((noinline)) void *operator new(size_t bytes) {
     allocations++;
     void *const pointer = std::malloc(bytes == 0 ? 1 : bytes);
     if (pointer == nullptr) {
@@ -23,10 +24,10 @@ void *operator new(size_t bytes) {
     }
     return pointer;
 }
-void operator delete(void *pointer) noexcept {
+__attribute__((noinline)) void operator delete(void *pointer) noexcept {
     std::free(pointer);
 }
-void operator delete(void *pointer, size_t) noexcept {
+__attribute__((noinline)) void operator delete(void *pointer, size_t) noexcept {
     std::free(pointer);
 }
 
