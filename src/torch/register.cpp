@@ -63,12 +63,9 @@ void register_own(torch::Library &aten) {
     own(aten, "view_as_real", FL_ROUTE_VIEW, TORCH_FN(ops::view_as_real));
     own(aten, "view_as_complex", FL_ROUTE_VIEW, TORCH_FN(ops::view_as_complex));
 
-    if (twin.present) {
-        own(aten, "convolution_overrideable", FL_ROUTE_OWN,
-            TORCH_FN(ops::convolution_overrideable));
-        own(aten, "convolution_backward_overrideable", FL_ROUTE_OWN,
-            TORCH_FN(ops::convolution_backward_overrideable));
-    }
+    own(aten, "convolution_overrideable", FL_ROUTE_OWN, TORCH_FN(ops::convolution_overrideable));
+    own(aten, "convolution_backward_overrideable", FL_ROUTE_OWN,
+        TORCH_FN(ops::convolution_backward_overrideable));
     if (twin.present && twin.is_host) {
         own(aten, "native_group_norm_backward", FL_ROUTE_OWN, TORCH_FN(ops::group_norm_backward));
     }
