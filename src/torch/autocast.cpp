@@ -154,7 +154,7 @@ at::Tensor refuse_binary_cross_entropy(const at::Tensor &, const at::Tensor &,
 // The macros name PyTorch's own namespace.
 namespace at::autocast {
 
-static void fl_register_cuda_lists(torch::Library &m) {
+static void register_public_lists(torch::Library &m) {
 #define FL_LOWER(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
 #define FL_FLOAT32(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
 #define FL_FLOAT32_OPTION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32_set_opt_dtype)
@@ -186,7 +186,7 @@ void register_autocast() {
     }
     static auto *const aten = new torch::Library(
         torch::Library::IMPL, "aten", DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
-    at::autocast::fl_register_cuda_lists(*aten);
+    at::autocast::register_public_lists(*aten);
     aten->impl("binary_cross_entropy", TORCH_FN(refuse_binary_cross_entropy));
 }
 
