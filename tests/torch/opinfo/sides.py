@@ -20,7 +20,11 @@ class Side:
         return f"Side({self.name})"
 
     def seed(self, seed):
-        torch.manual_seed(seed)
+        """What torch.manual_seed does for this side and the host, without its calls to every other
+        kind of device, which torch keeps with a stack trace each until that device is used."""
+        torch.default_generator.manual_seed(seed)
+        if self.type != "cpu":
+            getattr(torch, self.type).manual_seed_all(seed)
 
     def placement(self):
         return Placement(self)
