@@ -85,6 +85,20 @@ void many_dimensions_are_shown_too() {
     EXPECT(frame.show(small, false)->dim() == 1);
 }
 
+void wrapped_numbers_stay_numbers() {
+    const at::Tensor number = at::ones({}, on_flagos().dtype(at::kDouble));
+    number.unsafeGetTensorImpl()->set_wrapped_number(true);
+    {
+        ShadowFrame frame;
+        EXPECT(frame.show(number, false)->unsafeGetTensorImpl()->is_wrapped_number());
+    }
+    const at::Tensor half = at::ones({2}, on_flagos().dtype(at::kHalf));
+    EXPECT((half * number).scalar_type() == at::kHalf);
+    const at::Tensor plain = at::ones({}, on_flagos());
+    ShadowFrame frame; // The slot that showed a number shows a tensor next.
+    EXPECT(!frame.show(plain, false)->unsafeGetTensorImpl()->is_wrapped_number());
+}
+
 void one_tensor_has_one_shadow() {
     const at::Tensor x = tensor({4});
     at::Tensor again = x;
@@ -203,6 +217,7 @@ int main() {
     binding_touches_no_reference_count();
     binding_touches_no_heap();
     many_dimensions_are_shown_too();
+    wrapped_numbers_stay_numbers();
     one_tensor_has_one_shadow();
     frames_nest_and_give_their_slots_back();
     an_exception_gives_the_slots_back();

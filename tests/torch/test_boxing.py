@@ -554,6 +554,7 @@ def test_copy_on_write_stays_lazy_while_it_is_read():
     assert torch._C._data_address(x) == torch._C._data_address(y)
 
 
+@pytest.mark.xfail(strict=True, reason="schemas say that native_batch_norm only reads them")
 def test_copy_on_write_of_what_a_kernel_writes_without_saying_so():
     """The running statistics of batch_norm are written though its schema promises not to."""
 
