@@ -139,8 +139,10 @@ bench: build
 	@build/bench/bench/c/bench_replay bench/c/traces/*.trace
 	$(SAY) "bench: the adapter on this machine"
 	@$(CMAKE) --build $(NATIVE) -j $(JOBS) --target cpp_benches
-	@$(PY) bench/cpp/bind.py $(NATIVE)
+	@$(PY) bench/cpp/bind.py $(NATIVE) --instructions
 	@$(PY) bench/torch/overhead.py
+	@! command -v valgrind > /dev/null || \
+		$(PY) bench/torch/overhead.py --instructions $(NATIVE)/bench/cpp/libcount_calls.so
 
 clean:
 	$(SAY) "clean: removing build/ and what it installed"

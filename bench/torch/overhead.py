@@ -4,24 +4,24 @@ Tensors are tiny, so that the time is the way to the kernel and not the kernel. 
 same kernel in the same process and take turns within each sample; the figure is the median of the
 ratios. The raw samples go to bench/results/overhead.json, the table to overhead.txt.
 
-usage: python bench/torch/overhead.py [--samples N] [--instructions]
+usage: python bench/torch/overhead.py [--samples N] [--instructions COUNTER]
 
---instructions counts instructions by callgrind instead (minutes): the whole process is counted at
-two numbers of calls, and the difference is what the calls took.
+--instructions counts instructions by callgrind instead (minutes). COUNTER is libcount_calls.so, which
+target cpp_benches builds.
 """
 
 import argparse
 import json
 import os
 import pathlib
-import re
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 
-RESULTS = pathlib.Path(__file__).resolve().parents[1] / "results"
+BENCH = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = BENCH / "results"
+sys.path.insert(0, str(BENCH))
+from callgrind import instructions  # noqa: E402
 
 
 def tensors(torch, device):
@@ -63,14 +63,14 @@ CASES = [
 ]
 
 
-def seconds(torch, call, operands, rounds):
-    start = time.perf_counter()
+def nanoseconds(torch, call, operands, rounds):
+    start = time.perf_counter_ns()
     for _ in range(rounds):
         call(torch, operands)
-    return (time.perf_counter() - start) / rounds
+    return round((time.perf_counter_ns() - start) / rounds)
 
 
-def measure(samples, rounds=300):
+def measure(samples, rounds=100):
     import torch
 
     import torch_fl
@@ -83,12 +83,12 @@ def measure(samples, rounds=300):
         for kind, name, call in CASES:
             raw = {device: [] for device in sides}
             for device, operands in sides.items():
-                seconds(torch, call, operands, rounds)
+                nanoseconds(torch, call, operands, rounds)
             for sample in range(samples):
                 order = list(sides.items())
                 for device, operands in order if sample % 2 else reversed(order):
-                    raw[device].append(seconds(torch, call, operands, rounds))
-            rows.append({"kind": kind, "name": name, "seconds": raw})
+                    raw[device].append(nanoseconds(torch, call, operands, rounds))
+            rows.append({"kind": kind, "name": name, "nanoseconds": raw})
     return rows
 
 
@@ -96,12 +96,12 @@ def table(rows):
     lines = [f"{'kind':<6} {'operator':<20} {'twin ns':>9} {'flagos ns':>10} {'ratio':>7} "
              f"{'p10':>6} {'p90':>6} {'extra ns':>9}"]  # fmt: skip
     for row in rows:
-        twin, flagos = row["seconds"]["cpu"], row["seconds"]["flagos"]
+        twin, flagos = row["nanoseconds"]["cpu"], row["nanoseconds"]["flagos"]
         ratios = sorted(b / a for a, b in zip(twin, flagos))
-        extra = statistics.median(b - a for a, b in zip(twin, flagos)) * 1e9
+        extra = statistics.median(b - a for a, b in zip(twin, flagos))
         lines.append(
-            f"{row['kind']:<6} {row['name']:<20} {statistics.median(twin) * 1e9:>9.0f} "
-            f"{statistics.median(flagos) * 1e9:>10.0f} {statistics.median(ratios):>7.2f} "
+            f"{row['kind']:<6} {row['name']:<20} {statistics.median(twin):>9.0f} "
+            f"{statistics.median(flagos):>10.0f} {statistics.median(ratios):>7.2f} "
             f"{ratios[len(ratios) // 10]:>6.2f} {ratios[len(ratios) * 9 // 10]:>6.2f} {extra:>9.0f}"
         )
     return "\n".join(lines) + "\n"
@@ -110,70 +110,58 @@ def table(rows):
 # --- instructions --------------------------------------------------------------------------------
 
 
-def run_case(number, device, rounds):
-    """In a child under callgrind: one case, nothing else."""
+def run_cases(counter, rounds):
+    """In a child under callgrind: every case on both sides, each counted by itself."""
+    import ctypes
+
     import torch
 
     import torch_fl  # noqa: F401
 
+    library = ctypes.CDLL(counter)
     torch.set_num_threads(1)
-    operands = tensors(torch, device)
-    call = CASES[number][2]
+    sides = {device: tensors(torch, device) for device in ("cpu", "flagos")}
     with torch.no_grad():
-        for _ in range(rounds):
-            call(torch, operands)
+        for number, (_, _, call) in enumerate(CASES):
+            for device, operands in sides.items():
+                nanoseconds(torch, call, operands, 20)
+                library.count_begin()
+                nanoseconds(torch, call, operands, rounds)
+                library.count_end(f"{number} {device}".encode())
 
 
-def instructions(number, device, rounds):
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out"]
-            + [sys.executable, __file__, "--run", str(number), device, str(rounds)],
-            capture_output=True,
-            text=True,
-            # Python's hashing decides how dictionaries of modules are walked.
-            env={**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
-        )
-    found = re.search(r"Collected : (\d+)", done.stderr)
-    assert found, done.stderr[-2000:]
-    return int(found.group(1))
-
-
-def count(few=200, many=2200):
+def count(counter, rounds=200):
+    found = instructions(
+        [sys.executable, __file__, "--run", counter, str(rounds)],
+        env={**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
+    )
     lines = [f"{'kind':<6} {'operator':<20} {'twin':>9} {'flagos':>9} {'extra':>8}"]
-    print(lines[0], flush=True)
     for number, (kind, name, _) in enumerate(CASES):
-        spent = {
-            device: (instructions(number, device, many) - instructions(number, device, few))
-            / (many - few)
-            for device in ("cpu", "flagos")
-        }
-        lines.append(
-            f"{kind:<6} {name:<20} {spent['cpu']:>9.0f} {spent['flagos']:>9.0f} "
-            f"{spent['flagos'] - spent['cpu']:>8.0f}"
-        )
-        print(lines[-1], flush=True)
+        twin, flagos = (found[f"{number} {device}"] / rounds for device in ("cpu", "flagos"))
+        lines.append(f"{kind:<6} {name:<20} {twin:>9.0f} {flagos:>9.0f} {flagos - twin:>8.0f}")
     return "\n".join(lines) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--samples", type=int, default=60)
-    parser.add_argument("--instructions", action="store_true")
-    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--samples", type=int, default=150)
+    parser.add_argument("--instructions", metavar="COUNTER")
+    parser.add_argument("--run", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
-        return run_case(int(arguments.run[0]), arguments.run[1], int(arguments.run[2]))
+        run_cases(arguments.run[0], int(arguments.run[1]))
+        return
     RESULTS.mkdir(exist_ok=True)
     if arguments.instructions:
-        (RESULTS / "overhead-instructions.txt").write_text(count())
-        return None
+        text = count(arguments.instructions)
+        print(text, end="")
+        (RESULTS / "overhead-instructions.txt").write_text(text)
+        return
     rows = measure(arguments.samples)
     text = table(rows)
     print(text, end="")
     (RESULTS / "overhead.txt").write_text(text)
     (RESULTS / "overhead.json").write_text(json.dumps(rows))
-    return None
 
 
 if __name__ == "__main__":

@@ -1,0 +1,28 @@
+"""Runs a program under callgrind and reads what it counted between count_begin and count_end."""
+
+import pathlib
+import re
+import subprocess
+import tempfile
+
+
+def instructions(command, **options):
+    """{name given to count_end: instructions} of one run of `command`."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            ["valgrind", "--tool=callgrind", "--instr-atstart=no"]
+            + [f"--callgrind-out-file={folder}/out", *command],
+            capture_output=True,
+            text=True,
+            **options,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        found = {}
+        for path in pathlib.Path(folder).iterdir():
+            text = path.read_text()
+            name = re.search(r"^desc: Trigger: Client Request: (.*)$", text, re.M)
+            total = re.search(r"^(?:summary|totals): (\d+)", text, re.M)
+            if name and total:
+                found[name.group(1)] = int(total.group(1))
+    assert found, "nothing was counted: was the program built with callgrind's header?"
+    return found
