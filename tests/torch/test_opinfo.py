@@ -24,17 +24,17 @@ def check(name, operator, dtype, limits, count_cases):
     assert not complaint, complaint
 
 
-@pytest.mark.parametrize("operator, dtype", suite.cases("operators"), ids="-".join)
+@pytest.mark.parametrize("operator, dtype", suite.cases("operators"))
 def test_operator(operator, dtype, full, count_cases):
     check("operators", operator, dtype, FULL if full else QUICK, count_cases)
 
 
-@pytest.mark.parametrize("operator, dtype", suite.cases("foreach"), ids="-".join)
+@pytest.mark.parametrize("operator, dtype", suite.cases("foreach"))
 def test_foreach(operator, dtype, full, count_cases):
     check("foreach", operator, dtype, FULL if full else QUICK, count_cases)
 
 
-@pytest.mark.parametrize("operator, dtype", suite.cases("references"), ids="-".join)
+@pytest.mark.parametrize("operator, dtype", suite.cases("references"))
 def test_python_reference(operator, dtype, full, count_cases):
     """PyTorch's references in Python, which call other operators than the kernels do."""
     check("references", operator, dtype, {"forward": None if full else 1}, count_cases)

@@ -30,7 +30,7 @@ def check(name, identity, dtype, variants, count_cases):
     assert not complaint, complaint
 
 
-@pytest.mark.parametrize("module, dtype", MODULES, ids="-".join)
+@pytest.mark.parametrize("module, dtype", MODULES)
 def test_module(module, dtype, full, count_cases):
     limit = None if full else 2
     calls = {
@@ -41,7 +41,7 @@ def test_module(module, dtype, full, count_cases):
     check("modules", module, dtype, calls, count_cases)
 
 
-@pytest.mark.parametrize("optimizer, way", OPTIMIZERS, ids="-".join)
+@pytest.mark.parametrize("optimizer, way", OPTIMIZERS)
 def test_optimizer(optimizer, way, count_cases):
     calls = {way: ("optimizer_outcomes", optimizer, way, twin_device_type())}
     check("optimisers", "torch.optim." + optimizer, "float32", calls, count_cases)

@@ -20,7 +20,7 @@ def count_cases(record_property):
                 "suite": suite,
                 "samples": verdict.count,
                 "equal": verdict.equal,
-                "unexplained": len(verdict.unexplained),
+                "unexplained": verdict.unequal,
                 "by_reason": dict(verdict.by_reason),
             },
         )

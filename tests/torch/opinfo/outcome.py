@@ -168,8 +168,7 @@ def same_bits(a, b):
     return bool((same | (a.isnan() & b.isnan())).all())
 
 
-# The fields of Seen, in the order in which a difference is worth telling, with the kind of the
-# difference that the table of reasons speaks of.
+# The fields of Seen with the kind of difference that the table of reasons speaks of.
 FIELDS = (
     ("device", "device"),
     ("layout", "layout"),
@@ -188,28 +187,34 @@ FIELDS = (
 )
 
 
-def difference_of_lists(what, ours, twins):
+def differences_of_lists(what, ours, twins):
+    """{kind: sentence}, the first of each kind."""
+    found = {}
     if len(ours) != len(twins):
-        return "count", f"{what}: {len(ours)} against {len(twins)}"
+        return {"count": f"{what}: {len(ours)} against {len(twins)}"}
     for a, b in zip(ours, twins):
         if isinstance(a, Seen) != isinstance(b, Seen):
-            return "class", f"{what}: {a} against {b}"
-        if not isinstance(a, Seen):
+            found.setdefault("class", f"{what}: {a} against {b}")
+        elif not isinstance(a, Seen):
             same_nan = a[1] != a[1] and b[1] != b[1]
             if a != b and not same_nan:
-                return "value", f"{what}{a[0]}: {a[1]} against {b[1]}"
-            continue
-        for name, kind in FIELDS:
-            if getattr(a, name) != getattr(b, name):
-                return kind, (
-                    f"{what}{a.path}: {name} {getattr(a, name)} against {getattr(b, name)}"
-                )
-        for x, y in zip(a.value, b.value):
-            if x.shape != y.shape or x.dtype != y.dtype:
-                return "value", f"{what}{a.path}: a part is {x.shape} against {y.shape}"
-            if not same_bits(x, y):
-                return "value", f"{what}{a.path}: values differ {spread(x, y)}"
-    return None
+                found.setdefault("value", f"{what}{a[0]}: {a[1]} against {b[1]}")
+        else:
+            for kind, sentence in differences_of_tensors(a, b):
+                found.setdefault(kind, f"{what}{a.path}: {sentence}")
+    return found
+
+
+def differences_of_tensors(a, b):
+    for name, kind in FIELDS:
+        if getattr(a, name) != getattr(b, name):
+            yield kind, f"{name} {getattr(a, name)} against {getattr(b, name)}"
+    for x, y in zip(a.value, b.value):
+        if x.shape != y.shape or x.dtype != y.dtype:
+            if a.shape == b.shape and a.dtype == b.dtype:
+                yield "value", f"a part is {x.shape} against {y.shape}"
+        elif not same_bits(x, y):
+            yield "value", f"values differ {spread(x, y)}"
 
 
 def spread(x, y):
@@ -220,20 +225,20 @@ def spread(x, y):
     return f"by up to {gap.max().item():.3g} in {int((gap != 0).sum())} of {gap.numel()}"
 
 
-def difference(ours, twins):
-    """None, or (kind, sentence) of the first difference between two outcomes."""
-    if ours.raised or twins.raised:
-        if ours.raised == twins.raised:
-            # What a failed call leaves behind is to be seen as well.
-            return difference_of_lists("operand", ours.operands, twins.operands)
+def differences(ours, twins):
+    """{kind: sentence} of what differs between two outcomes; empty where they are equal."""
+    found = {}
+    if ours.raised != twins.raised:
         if not twins.raised:
-            return "raises", f"raises {ours.raised}: {ours.message}"
+            return {"raises": f"raises {ours.raised}: {ours.message}"}
         if not ours.raised:
-            return "accepts", f"accepts what the twin refuses with {twins.raised}: {twins.message}"
-        return (
-            "exception",
-            f"{ours.raised} ({ours.message}) against {twins.raised} ({twins.message})",
+            refusal = f"{twins.raised}: {twins.message}"
+            return {"accepts": f"accepts what the twin refuses with {refusal}"}
+        found["exception"] = (
+            f"{ours.raised} ({ours.message}) against {twins.raised} ({twins.message})"
         )
-    return difference_of_lists("operand", ours.operands, twins.operands) or difference_of_lists(
-        "result", ours.results, twins.results
-    )
+    # What a failed call leaves behind is to be seen as well.
+    found |= differences_of_lists("operand", ours.operands, twins.operands)
+    for kind, sentence in differences_of_lists("result", ours.results, twins.results).items():
+        found.setdefault(kind, sentence)
+    return found

@@ -53,6 +53,11 @@ CUDA_ONLY = "The operator is a CUDA kernel that the host twin does not have."
 HOST_OUT = "CUDA has no out= form of this operator; the host twin has."
 SAMPLE = "The CPU refuses the sample itself, which CUDA takes."
 
+AS_BEFORE = "After an exception flagos's operands are as before; the twin's kernel has begun on out."
+OWN_POOL = "PyTorch has a kernel for max_pool1d without gradients on the CPU alone; it makes no view."
+REFERENCE = "PyTorch's reference names the CPU, and rounds statistics to the input's dtype there only."
+STEPS = "The optimiser keeps its counters on the host for a device, where the host twin has all."
+
 # Composites that make their result and then copy it into a resized out.
 RESIZED_OPS = (
     "inner",
@@ -78,7 +83,18 @@ RESIZED_OPS = (
 ROWS = [
     Row(
         UNINITIALISED,
-        ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
+        tuple(
+            prefix + name
+            for prefix in ("", "_refs.")
+            for name in (
+                "empty",
+                "empty_like",
+                "empty_permuted",
+                "empty_strided",
+                "new_empty",
+                "new_empty_strided",
+            )
+        ),
         ("value",),
         sometimes=CHANCE,
     ),
@@ -94,6 +110,35 @@ ROWS = [
         twins=("cpu",),
     ),
     Row(HOST_OUT, ("narrow_copy",), ("exception",), ("host_out",), twins=("cpu",)),
+    Row(
+        AS_BEFORE,
+        ("linalg.solve_triangular",),
+        ("shape", "stride"),
+        ("out_wrong_dtype", "out_wider"),
+        sometimes="Where the dtypes fit together nothing is refused.",
+    ),
+    Row(AS_BEFORE, ("gather", "cat"), ("shape", "stride", "nbytes"), ("errors",)),
+    Row(
+        OWN_POOL,
+        ("nn.functional.max_pool1d", "nn.MaxPool1d"),
+        ("view",),
+        ("forward", "method", "noncontiguous", "negative", "inference", "eval"),
+        twins=("cpu",),
+    ),
+    Row(
+        REFERENCE,
+        ("_refs.native_layer_norm",),
+        ("dtype", "nbytes"),
+        dtypes=("bfloat16", "float16"),
+        twins=("cpu",),
+    ),
+    Row(
+        STEPS,
+        ("torch.optim.*",),
+        ("device",),
+        twins=("cpu",),
+        sometimes="Fused optimisers and those without counters keep everything on the device.",
+    ),
     Row(SAMPLE, ("lu_unpack",), ("exception",), ("host_scalar",), twins=("cpu",)),
 ]
 

@@ -13,7 +13,7 @@ import warnings
 import torch
 
 from . import training, transforms  # noqa: F401 (transforms adds variants)
-from .outcome import difference
+from .outcome import differences
 from .peer import Peer
 from .reasons import Explained
 from .sides import FLAGOS, Side, twin_device_type
@@ -143,8 +143,8 @@ def compare(ours, twins):
             count += 1
             if (a is None) != (b is None):
                 found.append(Found(variant, index, "applies", f"{a} against {b}"))
-            elif gap := difference(a, b):
-                found.append(Found(variant, index, *gap))
+            else:
+                found += [Found(variant, index, *gap) for gap in differences(a, b).items()]
     return count, found
 
 
@@ -156,16 +156,22 @@ class Verdict:
 
     def __init__(self, identity, dtype_name, variants, count, found):
         self.count = count
-        explained = Explained(identity, dtype_name)
-        self.unexplained = [f for f in found if explained.row(f.variant, f.kind) is None]
+        table = Explained(identity, dtype_name)
+        rows = [(f, table.row(f.variant, f.kind)) for f in found]
+        self.unexplained = [f for f, row in rows if row is None]
+        self.idle = table.idle(variants)
+        # A sample is unexplained if anything about it is, and counted once under its first reason.
+        samples = {(f.variant, f.index) for f in self.unexplained}
+        self.unequal = len(samples)
         self.by_reason = collections.Counter()
-        for row, times in explained.used.items():
-            self.by_reason[row.reason] += times
-        self.idle = explained.idle(variants)
+        for f, row in rows:
+            if (f.variant, f.index) not in samples:
+                samples.add((f.variant, f.index))
+                self.by_reason[row.reason] += 1
 
     @property
     def equal(self):
-        return self.count - len(self.unexplained) - sum(self.by_reason.values())
+        return self.count - self.unequal - sum(self.by_reason.values())
 
     def complaint(self):
         lines = [f"{f.variant}, sample {f.index}: {f.kind}: {f.sentence}" for f in self.unexplained]

@@ -40,7 +40,8 @@ def run_module(side, info, given, dtype, training):
     module = info.module_cls(*constructor.args, **constructor.kwargs).to(dtype)
     if given.forward_input is None:
         return None
-    module = module.to(side.name)
+    # A copy also where it is there already, so that its history is the same on every side.
+    module._apply(lambda tensor: tensor.to(side.name, copy=True))
     module.train(training)
     place = side.placement()
     args, kwargs = torch.utils._pytree.tree_map(
@@ -148,7 +149,7 @@ def model_for(info):
 
 def run_optimizer(side, info, kwargs):
     model, given = model_for(info)
-    model = model.to(side.name)
+    model._apply(lambda tensor: tensor.to(side.name, copy=True))
     given = given.to(side.name)
     kwargs = {
         key: value.to(side.name) if isinstance(value, torch.Tensor) and value.dim() else value
