@@ -28,10 +28,9 @@ namespace {
 constexpr auto kTensorKeys = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
 
 // The twin's device for a device argument, whose index is checked: the host twin would take any.
+// Without an index device 0, which is always there, is asked for: that fails in a forked child.
 std::optional<at::Device> twin_device(const std::optional<at::Device> &device) {
-    if (device.has_value() && device->has_index()) {
-        check(fl_device_check(device->index()));
-    }
+    check(fl_device_check(device.has_value() && device->has_index() ? device->index() : 0));
     return device.has_value() ? to_twin(*device) : at::Device(twin.type);
 }
 
