@@ -59,8 +59,10 @@ bool has_argument(const c10::FunctionSchema &schema, c10::TypeKind kind) {
     return false;
 }
 
+// Running statistics are written by batch normalisation, though the schemas do not all say so.
 bool writes_to(const c10::Argument &argument) {
-    return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    return (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
+           argument.name() == "running_mean" || argument.name() == "running_var";
 }
 
 bool aliases_without_writing(const c10::Argument &result) {

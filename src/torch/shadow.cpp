@@ -177,9 +177,18 @@ void Shadow::write_back() {
     c10::StorageImpl *const shown = storage_.unsafeGetStorageImpl();
     Shadow &lender = *lender_;
     if (C10_UNLIKELY(shown != lender.own_storage_.unsafeGetStorageImpl())) {
-        // The callee gave the operand another storage (set_ and its like).
-        shown->_mutable_data_ptr_no_checks().unsafe_set_device(original->device());
-        original->set_storage_keep_dtype(storage_);
+        // The callee gave the operand another storage (set_ and its like). One that somebody else
+        // holds keeps its label; the operand gets a storage that owns it.
+        if (storage_.use_count() == 1) {
+            shown->_mutable_data_ptr_no_checks().unsafe_set_device(original->device());
+            shown->set_allocator(c10::GetAllocator(kFlagos));
+            original->set_storage_keep_dtype(storage_);
+        } else {
+            original->set_storage_keep_dtype(c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+                c10::StorageImpl::use_byte_size_t(), shown->nbytes(),
+                owning_pointer(const_cast<void *>(shown->data()), storage_, original->device()),
+                c10::GetAllocator(kFlagos), /*resizable=*/true)));
+        }
     } else if (C10_UNLIKELY(shown->data() != lender.bound_pointer_ ||
                             shown->nbytes() != lender.bound_nbytes_)) {
         c10::DataPtr &slot = shown->_mutable_data_ptr_no_checks();
@@ -420,6 +429,8 @@ void relabel(c10::TensorImpl *impl) {
     fields.key_set_ = to_flagos_keys(fields.key_set_);
     if (c10::StorageImpl *storage = impl->unsafe_storage().unsafeGetStorageImpl()) {
         storage->_mutable_data_ptr_no_checks().unsafe_set_device(device);
+        // What PyTorch allocates for this storage later (a copy-on-write copy) is labelled so too.
+        storage->set_allocator(c10::GetAllocator(kFlagos));
     }
 }
 
