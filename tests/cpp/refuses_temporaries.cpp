@@ -1,5 +1,5 @@
-// refuses_temporaries.cpp: compiled three times by refuses_temporaries.py. CASE 0 binds variables and
-// must compile; the others bind a temporary and a variable that is given away, and must not.
+// refuses_temporaries.cpp: compiled three times by refuses_temporaries.py. CASE 0 binds variables
+// and must compile; the others bind a temporary and a variable that is given away, and must not.
 #include "shadow.h"
 
 at::Tensor make();
