@@ -41,6 +41,7 @@ const std::unordered_map<std::string_view, DeviceRule> &known_rules() {
         {"aten::masked_fill_.Scalar", R::kExact},
         {"aten::masked_fill_.Tensor", R::kLast},
         {"aten::index_fill_.int_Scalar", R::kExact},
+        {"aten::index_fill_.int_Tensor", R::kLast},
         {"aten::addcmul", R::kLast},
         {"aten::addcmul_", R::kLast},
         {"aten::addcmul.out", R::kLast},

@@ -51,6 +51,7 @@ RANGE_OF_Q = "PyTorch looks whether q lies within 0 and 1 on the CPU only, so th
 META = "PyTorch's meta function names the CPU, and gives every other device CUDA's strides."
 CUDA_ONLY = "The operator is a CUDA kernel that the host twin does not have."
 HOST_OUT = "CUDA has no out= form of this operator; the host twin has."
+SLOW_CONV3D = "CUDA names a kernel that it does not have; both are refused as a RuntimeError."
 SAMPLE = "The CPU refuses the sample itself, which CUDA takes."
 
 AS_BEFORE = "After an exception flagos's operands are as before; the twin's kernel has begun on out."
@@ -109,6 +110,7 @@ ROWS = [
         ("host_*",),
         twins=("cpu",),
     ),
+    Row(SLOW_CONV3D, ("nn.functional.conv3d",), ("exception",), ("host_full",)),
     Row(HOST_OUT, ("narrow_copy",), ("exception",), ("host_out",), twins=("cpu",)),
     Row(
         AS_BEFORE,
