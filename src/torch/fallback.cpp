@@ -7,6 +7,8 @@
 #include "check.h"
 #include "generator.h"
 #include "host_operands.h"
+#include "packed.h"
+#include "shadow.h"
 
 #include "fl/debug.h"
 #include "fl/device.h"
@@ -108,7 +110,12 @@ void call_on_cpu(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
     for (const auto &argument : plan.relevant) {
         IValue &value = arguments[argument.index];
         if (value.isTensor() || value.isTensorList() || value.isOptionalTensorList()) {
+            const bool wants =
+                plan.asks_gradient && value.isTensor() && value.toTensor().requires_grad();
             value = host_value(operands, value);
+            if (wants) {
+                value = IValue(wanting_gradient(value.toTensor()));
+            }
         } else if (value.isDevice() && value.toDevice().type() == kFlagos) {
             value = IValue(c10::Device(c10::DeviceType::CPU));
         } else if (argument.generator) {
@@ -135,6 +142,8 @@ void call_on_cpu(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
                 list.push_back(operands.returned(element.toTensor()));
             }
             value = IValue(std::move(list));
+        } else if (value.isObject()) {
+            adopt_packed(value);
         }
     }
     const auto spent = std::chrono::steady_clock::now() - start;

@@ -2,6 +2,7 @@
 #include "host_operands.h"
 
 #include "shadow.h"
+#include "special.h"
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
@@ -78,6 +79,7 @@ at::Tensor bytes_of(const at::Tensor &tensor, int64_t begin, int64_t end) {
 
 void HostOperands::add(const at::Tensor &tensor, bool written) {
     if (!ShadowFrame::needs_shadow(tensor)) {
+        given_.push_back(tensor.unsafeGetTensorImpl());
         return;
     }
     device_ = tensor.device();
@@ -106,7 +108,11 @@ void HostOperands::copy() {
         const auto found = std::find_if(images.begin(), images.end(), [&](const Image &image) {
             return image.storage == storage && storage != nullptr;
         });
-        if (found == images.end()) {
+        if (is_special(operands_[i].original)) {
+            const at::Tensor &original = operands_[i].original;
+            operands_[i].host = copy_of_special(original, at::kCPU);
+            bytes_ += nbytes_of_special(original);
+        } else if (found == images.end()) {
             images.push_back({storage, {i}});
         } else {
             found->members.push_back(i);
@@ -183,6 +189,11 @@ void HostOperands::copy_back() {
         if (!operand.written) {
             continue;
         }
+        if (is_special(operand.original)) {
+            bytes_ += nbytes_of_special(operand.host);
+            assign_special(operand.original, operand.host);
+            continue;
+        }
         const at::NoNamesGuard unnamed;
         at::Tensor target = physical(operand.original);
         const at::Tensor host = physical(operand.host);
@@ -218,6 +229,13 @@ at::Tensor HostOperands::returned(const at::Tensor &result) {
         if (operand.host.is_same(result)) {
             return operand.original;
         }
+    }
+    if (std::find(given_.begin(), given_.end(), result.unsafeGetTensorImpl()) != given_.end()) {
+        return result;
+    }
+    if (is_special(result)) {
+        bytes_ += nbytes_of_special(result);
+        return copy_of_special(result, device_);
     }
     bytes_ += result.nbytes();
     const at::NoNamesGuard unnamed;

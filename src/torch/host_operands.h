@@ -57,6 +57,7 @@ class HostOperands {
     void copy_alone(Operand &operand);
 
     std::vector<Operand> operands_;
+    std::vector<const void *> given_; // Tensors of other devices among the arguments.
     c10::Device device_ = c10::Device(kFlagos, 0);
     uint64_t bytes_ = 0;
 };

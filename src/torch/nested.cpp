@@ -3,6 +3,7 @@
 // Python whose parts are plain tensors.)
 #include "special.h"
 
+#include <ATen/ATen.h>
 #include <ATen/NestedTensorImpl.h>
 
 namespace fl_torch::nested {
@@ -40,6 +41,25 @@ void adopt(ShadowFrame &frame, at::Tensor &result) {
     }
     result = on_storage(memory.storage, *as_nested(result), result_keys(impl->key_set()),
                         to_flagos(impl->device()));
+}
+
+// The whole memory, whatever the layout of the rows in it.
+at::Tensor copy(const at::Tensor &tensor, c10::Device device) {
+    const at::native::NestedTensorImpl &impl = *as_nested(tensor);
+    const at::Tensor buffer =
+        at::_to_copy(impl.get_unsafe_storage_as_tensor(), at::TensorOptions().device(device));
+    const c10::DispatchKey key = device.is_cpu() ? c10::DispatchKey::NestedTensorCPU
+                                                 : c10::DispatchKey::NestedTensorPrivateUse1;
+    const c10::DispatchKeySet keys(key);
+    return on_storage(buffer.storage(), impl,
+                      device.is_cpu() ? keys | c10::inplace_or_view_ks | c10::autograd_nested
+                                      : result_keys(keys),
+                      buffer.device());
+}
+
+void assign(const at::Tensor &target, const at::Tensor &source) {
+    as_nested(target)->get_unsafe_storage_as_tensor().copy_(
+        as_nested(source)->get_unsafe_storage_as_tensor());
 }
 
 } // namespace fl_torch::nested

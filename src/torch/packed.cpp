@@ -3,6 +3,7 @@
 #include "packed.h"
 
 #include "shadow.h"
+#include "special.h"
 
 #include <ATen/native/quantized/PackedParams.h>
 #include <ATen/native/quantized/cpu/EmbeddingPackedParams.h>
@@ -15,21 +16,31 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using WeightAndBias = std::tuple<Tensor, OptionalTensor>;
 
+// With a twin its memory is flagos's; without one it is the host's, which kernels read.
+void adopt(ShadowFrame &frame, Tensor &tensor) {
+    const c10::Device device(kFlagos);
+    if (twin.present) {
+        frame.adopt(tensor);
+    } else if (tensor.defined()) {
+        tensor = is_special(tensor) ? copy_of_special(tensor, device) : tensor.to(device);
+    }
+}
+
+void adopt(ShadowFrame &frame, OptionalTensor &tensor) {
+    if (tensor.has_value()) {
+        adopt(frame, *tensor);
+    }
+}
+
+void adopt(ShadowFrame &frame, WeightAndBias &tensors) {
+    adopt(frame, std::get<0>(tensors));
+    adopt(frame, std::get<1>(tensors));
+}
+
 template <class T>
 T adopted(T tensors) {
     ShadowFrame frame;
-    if constexpr (std::is_same_v<T, WeightAndBias>) {
-        frame.adopt(std::get<0>(tensors));
-        if (OptionalTensor &bias = std::get<1>(tensors)) {
-            frame.adopt(*bias);
-        }
-    } else if constexpr (std::is_same_v<T, OptionalTensor>) {
-        if (tensors.has_value()) {
-            frame.adopt(*tensors);
-        }
-    } else {
-        frame.adopt(tensors);
-    }
+    adopt(frame, tensors);
     return tensors;
 }
 

@@ -2,6 +2,7 @@
 // holds tensors of its own (scales and zero points), so the twin gets one that holds their shadows.
 #include "special.h"
 
+#include <ATen/ATen.h>
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
 
@@ -25,6 +26,11 @@ struct PerChannel : at::PerChannelAffineQuantizer {
 PerChannel *as_per_channel(const at::QuantizerPtr &quantizer) {
     return static_cast<PerChannel *>(
         dynamic_cast<at::PerChannelAffineQuantizer *>(quantizer.get()));
+}
+
+// Whether it can be compared: the quantizer of a tensor that is still being made cannot.
+bool is_known(const at::QuantizerPtr &quantizer) {
+    return dynamic_cast<at::UnknownQuantizer *>(quantizer.get()) == nullptr;
 }
 
 at::QuantizerPtr with_tensors(const at::QuantizerPtr &like, const at::Tensor &scales,
@@ -64,6 +70,28 @@ at::QuantizerPtr take_quantizer(at::QTensorImpl *impl) {
     at::QuantizerPtr quantizer = impl->quantizer();
     impl->set_quantizer_(nullptr);
     return quantizer;
+}
+
+// The integers of a quantized tensor as a plain tensor on the same memory. Types that pack several
+// elements into a byte are shown as the bytes of the storage.
+at::Tensor integers_of(const at::Tensor &tensor) {
+    const at::ScalarType type = tensor.scalar_type();
+    const auto make = [&](at::ScalarType plain) {
+        return at::empty({0}, at::TensorOptions().device(tensor.device()).dtype(plain));
+    };
+    if (type == at::kQUInt4x2 || type == at::kQUInt2x4) {
+        const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
+        return make(at::kByte).set_(tensor.storage(), 0, {bytes}, {1});
+    }
+    return make(at::toUnderlying(type))
+        .set_(tensor.storage(), tensor.storage_offset(), tensor.sizes(), tensor.strides());
+}
+
+at::QuantizerPtr moved(const at::QuantizerPtr &quantizer, c10::Device device) {
+    PerChannel *const own = as_per_channel(quantizer);
+    return own == nullptr
+               ? quantizer
+               : with_tensors(quantizer, own->scales_.to(device), own->zero_points_.to(device));
 }
 
 void copy_layout(c10::TensorImpl *to, const c10::TensorImpl &from) {
@@ -117,6 +145,35 @@ void adopt(ShadowFrame &frame, at::Tensor &result) {
         adopted(frame, result.use_count() == 1 ? take_quantizer(impl) : impl->quantizer()));
     copy_layout(wrapper.unsafeGetTensorImpl(), *impl);
     result = std::move(wrapper);
+}
+
+at::Tensor copy(const at::Tensor &tensor, c10::Device device) {
+    const at::Tensor integers =
+        at::_to_copy(integers_of(tensor), at::TensorOptions().device(device));
+    const c10::DispatchKey key =
+        device.is_cpu() ? c10::DispatchKey::QuantizedCPU : c10::DispatchKey::QuantizedPrivateUse1;
+    at::Tensor result = at::detail::make_tensor<at::QTensorImpl>(
+        c10::Storage(integers.storage()), c10::DispatchKeySet(key), tensor.dtype(),
+        moved(tensor.quantizer(), device));
+    const bool packed = integers.sizes() != tensor.sizes();
+    copy_layout(result.unsafeGetTensorImpl(), *(packed ? tensor : integers).unsafeGetTensorImpl());
+    return result;
+}
+
+void assign(const at::Tensor &target, const at::Tensor &source) {
+    at::QTensorImpl *const impl = as_quantized(target);
+    if (target.sizes() == source.sizes()) {
+        integers_of(target).copy_(integers_of(source));
+    } else {
+        const at::Tensor there = copy(source, target.device());
+        impl->set_storage_keep_dtype(there.storage());
+        copy_layout(impl, *there.unsafeGetTensorImpl());
+    }
+    // Scales and zero points of channels stay the target's own where they are equal.
+    const at::QuantizerPtr given = moved(source.quantizer(), target.device());
+    if (!is_known(given) || !is_known(impl->quantizer()) || !given->equalTo(impl->quantizer())) {
+        impl->set_quantizer_(given);
+    }
 }
 
 } // namespace quantized

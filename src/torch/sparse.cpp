@@ -2,6 +2,7 @@
 // plain tensors, its members; a shadow holds the frame's shadows of them.
 #include "special.h"
 
+#include <ATen/ATen.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 #include <c10/util/SmallVector.h>
@@ -113,6 +114,36 @@ void adopt(ShadowFrame &frame, at::Tensor &result) {
     const Members members = members_of(result);
     frame.adopt(members.data(), members.size());
     set_label(result.unsafeGetTensorImpl(), keys, device);
+}
+
+void assign(const at::Tensor &target, const at::Tensor &source) {
+    const Members from = members_of(source), to = members_of(target);
+    for (size_t i = 0; i < to.size(); i++) {
+        if (to[i]->sizes() == from[i]->sizes()) {
+            to[i]->copy_(*from[i]);
+        } else {
+            *to[i] = from[i]->to(target.device());
+        }
+    }
+    if (at::SparseTensorImpl *coo = as_coo(target)) {
+        const at::SparseTensorImpl *like = as_coo(source);
+        if (like->sparse_dim_ != coo->sparse_dim_ || like->dense_dim_ != coo->dense_dim_ ||
+            like->sizes() != coo->sizes()) {
+            coo->raw_resize_(like->sparse_dim_, like->dense_dim_, like->sizes());
+        }
+        coo->coalesced_ = like->coalesced_;
+    } else if (target.sizes() != source.sizes() || target.layout() != source.layout()) {
+        as_compressed(target)->set_layout(source.layout());
+        set_members(target, to, source.sizes());
+    }
+}
+
+uint64_t nbytes(const at::Tensor &tensor) {
+    uint64_t sum = 0;
+    for (const at::Tensor *member : members_of(tensor)) {
+        sum += member->nbytes();
+    }
+    return sum;
 }
 
 } // namespace fl_torch::sparse

@@ -1,6 +1,7 @@
 // special.cpp: see special.h. Knows which kind a tensor is, and nothing of what a kind consists of.
 #include "special.h"
 
+#include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
@@ -123,6 +124,46 @@ void adopt_special(ShadowFrame &frame, at::Tensor &result) {
     case Kind::kOther:
         TORCH_CHECK_NOT_IMPLEMENTED(false, "flagos has no tensors of layout ", result.layout());
     }
+}
+
+bool is_special(const at::Tensor &tensor) {
+    return kind_of(tensor) != Kind::kOther;
+}
+
+at::Tensor copy_of_special(const at::Tensor &tensor, c10::Device device) {
+    switch (kind_of(tensor)) {
+    case Kind::kQuantized:
+        return quantized::copy(tensor, device);
+    case Kind::kNested:
+        return nested::copy(tensor, device);
+    case Kind::kSparse:
+    case Kind::kOther:
+        break;
+    }
+    return at::_to_copy(tensor, at::TensorOptions().device(device));
+}
+
+void assign_special(const at::Tensor &target, const at::Tensor &source) {
+    switch (kind_of(target)) {
+    case Kind::kSparse:
+        sparse::assign(target, source);
+        break;
+    case Kind::kQuantized:
+        quantized::assign(target, source);
+        break;
+    case Kind::kNested:
+        nested::assign(target, source);
+        break;
+    case Kind::kOther:
+        target.copy_(source);
+        break;
+    }
+}
+
+uint64_t nbytes_of_special(const at::Tensor &tensor) {
+    return kind_of(tensor) == Kind::kSparse
+               ? sparse::nbytes(tensor)
+               : tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes();
 }
 
 c10::DispatchKeySet result_keys(c10::DispatchKeySet twin_keys) {

@@ -52,22 +52,44 @@ class SpecialShadows {
 // flagos does not have.
 void adopt_special(ShadowFrame &frame, at::Tensor &result);
 
-// What each kind does for the above. `make` fills `entry.shadow`, `write_back` sees written ones.
+// --- from device to device, where no twin sees the tensors
+
+bool is_special(const at::Tensor &tensor);
+
+// A copy on another device, parts included.
+at::Tensor copy_of_special(const at::Tensor &tensor, c10::Device device);
+
+// `target` becomes equal to `source`, which may lie on another device. Parts whose sizes stay are
+// written in place, so that whoever shares them sees it.
+void assign_special(const at::Tensor &target, const at::Tensor &source);
+
+// Bytes of all parts.
+uint64_t nbytes_of_special(const at::Tensor &tensor);
+
+// --- what each kind does for the above
+
+// `make` fills `entry.shadow`, `write_back` sees written ones.
 namespace sparse {
 void make(ShadowFrame &frame, SpecialShadow &entry);
 void write_back(ShadowFrame &frame, SpecialShadow &entry);
 void adopt(ShadowFrame &frame, at::Tensor &result);
+void assign(const at::Tensor &target, const at::Tensor &source);
+uint64_t nbytes(const at::Tensor &tensor);
 } // namespace sparse
 
 namespace quantized {
 void make(ShadowFrame &frame, SpecialShadow &entry);
 void write_back(ShadowFrame &frame, SpecialShadow &entry);
 void adopt(ShadowFrame &frame, at::Tensor &result);
+at::Tensor copy(const at::Tensor &tensor, c10::Device device);
+void assign(const at::Tensor &target, const at::Tensor &source);
 } // namespace quantized
 
 namespace nested {
 void make(ShadowFrame &frame, SpecialShadow &entry);
 void adopt(ShadowFrame &frame, at::Tensor &result);
+at::Tensor copy(const at::Tensor &tensor, c10::Device device);
+void assign(const at::Tensor &target, const at::Tensor &source);
 } // namespace nested
 
 // The keys of a flagos tensor for a result of the twin, those of autograd and autocast included,

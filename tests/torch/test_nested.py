@@ -10,7 +10,7 @@ from kinds import check, check_error
 from torch import nn
 from torch.nn import functional as F
 
-pytestmark = [pytest.mark.platforms("cpu"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.platforms("cpu", "sim"), pytest.mark.filterwarnings("ignore")]
 
 TWO = torch.arange(8.0).view(2, 4) / 4 - 1
 THREE = torch.arange(12.0).view(3, 4) / 8 - 1

@@ -11,7 +11,7 @@ from torch import nn
 from torch.ao import quantization as ao
 from torch.nn import functional as F
 
-pytestmark = [pytest.mark.platforms("cpu"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.platforms("cpu", "sim"), pytest.mark.filterwarnings("ignore")]
 
 IMAGE = (torch.arange(360.0).view(3, 4, 5, 6) * 7 % 11 - 5) / 4
 SCALES = torch.tensor([0.125, 0.25, 0.5], dtype=torch.float64)
