@@ -295,8 +295,8 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
     for (uint16_t i = 0; i < arguments; i++) {
         const c10::Argument &argument = schema.arguments()[i];
         if (may_matter(argument.type())) {
-            relevant.push_back(
-                {i, writes_to(argument), holds(argument.type(), c10::TypeKind::GeneratorType)});
+            relevant.push_back({i, writes_to(argument) || writes_unsaid(slot->name, argument),
+                                holds(argument.type(), c10::TypeKind::GeneratorType)});
             writes |= relevant.back().written;
             draws |= relevant.back().generator;
         }
@@ -375,6 +375,7 @@ bool stays_composite(const std::string &name) {
         "aten::_to_copy",
         "aten::is_same_size",
         "aten::_has_same_storage_numel",
+        "aten::_new_zeros_with_same_feature_meta",
         "aten::lift",
         "aten::lift_fresh",
         "aten::_lazy_clone",
