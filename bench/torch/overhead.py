@@ -6,8 +6,8 @@ ratios. The raw samples go to bench/results/overhead.json, the table to overhead
 
 usage: python bench/torch/overhead.py [--samples N] [--instructions COUNTER]
 
---instructions counts instructions by callgrind instead (minutes). COUNTER is libcount_calls.so, which
-target cpp_benches builds.
+--instructions counts instructions by callgrind instead (minutes). COUNTER is libcount_calls.so,
+which target cpp_benches builds.
 """
 
 import argparse

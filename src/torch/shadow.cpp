@@ -59,6 +59,16 @@ bool same_layout(const c10::TensorImpl &a, const c10::TensorImpl &b) {
            a.storage_offset() == b.storage_offset();
 }
 
+// Names of dimensions, or that there are none.
+void copy_names(const c10::TensorImpl &from, c10::TensorImpl &to) {
+    const c10::NamedTensorMetaInterface *const names = from.named_tensor_meta();
+    if (names != nullptr) {
+        to.set_named_tensor_meta(names->clone());
+    } else if (to.has_named_tensor_meta()) {
+        to.set_named_tensor_meta(nullptr);
+    }
+}
+
 } // namespace
 
 // --- one shadow
@@ -102,8 +112,7 @@ void Shadow::bind_fields(const at::Tensor &tensor, bool written) {
     is_wrapped_number_ = source->is_wrapped_number_;
     key_set_ = to_shadow_keys(source->key_set_);
     if (C10_UNLIKELY(source->has_named_tensor_meta())) {
-        set_named_tensor_meta(source->named_tensor_meta()->clone());
-        has_names_ = true;
+        copy_names(*source, *this);
     }
 }
 
@@ -203,19 +212,19 @@ void Shadow::write_back() {
     if (C10_UNLIKELY(!storage_only_ && !same_layout(*this, *original))) {
         original->set_sizes_and_strides(sizes(), strides(), storage_offset());
     }
+    if (C10_UNLIKELY(extra_meta_ != nullptr && !storage_only_)) {
+        copy_names(*this, *original);
+    }
 }
 
 bool Shadow::release_slow() {
-    if (has_names_) {
-        set_named_tensor_meta(nullptr);
-        has_names_ = false;
-    }
     const bool alone = use_count_is_one();
     if (alone && !storage_.is_alias_of(own_storage_)) {
         storage_ = own_storage_;
     }
     lender_ = this;
     if (alone && own_storage_.use_count() == 2) {
+        extra_meta_ = nullptr;
         return true;
     }
     c10::StorageImpl *const shown = own_storage_.unsafeGetStorageImpl();
@@ -480,6 +489,7 @@ at::Tensor view_of(const at::Tensor &original, const c10::TensorImpl &view) {
         c10::TensorImpl::VIEW, c10::Storage(base.unsafe_storage()), keys, view.dtype());
     result.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes(), view.strides(),
                                                         view.storage_offset());
+    copy_names(view, *result.unsafeGetTensorImpl());
     return result;
 }
 
@@ -497,6 +507,7 @@ at::Tensor wrapper_of(const at::Tensor &result,
         c10::Storage(outer), to_flagos_keys(impl.key_set()), impl.dtype());
     wrapper.unsafeGetTensorImpl()->set_sizes_and_strides(impl.sizes(), impl.strides(),
                                                          impl.storage_offset());
+    copy_names(impl, *wrapper.unsafeGetTensorImpl());
     return wrapper;
 }
 

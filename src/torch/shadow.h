@@ -41,14 +41,15 @@ class Shadow final : public c10::TensorImpl {
     // unless the callee kept it or a view of it: then `false` says that the slot needs a new one,
     // and the kept one owns the original's storage.
     bool release() {
-        // Two holders of the storage are the shadow itself; more, or fewer, is another story.
-        if (C10_LIKELY(use_count_is_one() && own_storage_.use_count() == 2 && !has_names_)) {
+        // Two holders of the storage are the shadow itself; more, or fewer, is another story. Names,
+        // and what else few tensors have, the callee may have given where the original had none.
+        if (C10_LIKELY(use_count_is_one() && own_storage_.use_count() == 2 && !extra_meta_)) {
             return true;
         }
         return release_slow();
     }
 
-    // Write sizes, strides, offset, dtype and a replaced storage back to the original. Does nothing
+    // Write sizes, strides, offset, names and a replaced storage back to the original. Does nothing
     // where the callee changed none of them.
     void write_back();
 
@@ -82,7 +83,6 @@ class Shadow final : public c10::TensorImpl {
     size_t bound_nbytes_ = 0;
     Shadow *lender_ = this; // Whose storage is shown: this shadow's own, unless bound sharing.
     bool written_ = false;
-    bool has_names_ = false;
     bool storage_only_ = false;
 };
 

@@ -32,7 +32,9 @@ def symbols(path, *options):
 
 
 def needed(path):
-    text = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        ["readelf", "-d", path], capture_output=True, text=True, check=True
+    ).stdout
     return set(re.findall(r"\(NEEDED\).*\[(.*)\]", text))
 
 

@@ -21,7 +21,11 @@ def host(value):
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
     if isinstance(value, (list, tuple)):
-        return type(value)(map(host, value)) if type(value) in (list, tuple) else tuple(map(host, value))
+        return (
+            type(value)(map(host, value))
+            if type(value) in (list, tuple)
+            else tuple(map(host, value))
+        )
     return value
 
 

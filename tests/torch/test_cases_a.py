@@ -1,4 +1,4 @@
-"""Inputs that broke backends like this one, section A: what a call shows, and what it leaves behind.
+"""Inputs that broke backends like this one, section A: what a call shows and leaves behind.
 
 Each test is named after the kind of fault. Many more of each kind are in test_boxing.py,
 test_views.py and test_tensor.py; here stand the smallest inputs that were reported, and neighbours.
@@ -22,7 +22,12 @@ def test_a_view_operator_is_not_served_by_a_copy():
         window = x.unfold(0, 2, 1)
         window[0, 0] = 9
         rotary = torch.arange(8.0).to(device).view(1, 2, 4).repeat(2, 1, 2)
-        return [x, window, x.repeat(2), rotary.gather(1, torch.zeros(2, 1, 8, dtype=torch.long).to(device))]
+        return [
+            x,
+            window,
+            x.repeat(2),
+            rotary.gather(1, torch.zeros(2, 1, 8, dtype=torch.long).to(device)),
+        ]
 
     check(program)
 
@@ -148,7 +153,9 @@ def test_gradients_that_nobody_asked_for():
         shift = torch.zeros(5, device=device, requires_grad=True)
         F.layer_norm(x, [5], scale, shift).square().sum().backward()
         F.layer_norm(x, [5], None, None).square().sum().backward()
-        F.batch_norm(x, None, None, torch.ones(3, device=device), None, True).square().sum().backward()
+        F.batch_norm(
+            x, None, None, torch.ones(3, device=device), None, True
+        ).square().sum().backward()
         F.group_norm(x, 3, None, torch.zeros(3, device=device)).square().sum().backward()
         linear = torch.nn.Linear(5, 2).to(device)
         linear.weight.requires_grad_(False)
@@ -185,7 +192,9 @@ def test_a_written_argument_beside_a_list_is_shown(found):
             grads[1][0] = float("inf")
         flag, scale = torch.zeros(1, device=device), torch.full((1,), 0.25, device=device)
         torch._amp_foreach_non_finite_check_and_unscale_(grads, flag, scale)
-        growth, tracker = torch.ones(1, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+        growth, tracker = torch.ones(1, device=device), torch.zeros(
+            1, dtype=torch.int32, device=device
+        )
         torch._amp_update_scale_(growth, tracker, flag, 2.0, 0.5, 1)
         return [grads, flag, growth, tracker]
 
@@ -206,7 +215,9 @@ def test_no_dispatch_key_is_bypassed():
             real.to(torch.float64),
             (z.conj() + 1).imag,
             torch.vmap(lambda t: t.to(torch.float64))(torch.ones(2, 3, device=device)),
-            torch.vmap(torch.mm, (0, None))(torch.ones(2, 3, 3, device=device), torch.eye(3, device=device)),
+            torch.vmap(torch.mm, (0, None))(
+                torch.ones(2, 3, 3, device=device), torch.eye(3, device=device)
+            ),
             torch.func.grad(lambda t: (t * t).sum())(torch.ones(3, device=device)),
             torch.func.jacrev(lambda t: t * t)(torch.ones(3, device=device)),
             x.grad,
@@ -330,7 +341,13 @@ def test_the_forms_of_set_do_not_call_each_other():
     check(program)
 
 
-SHAPES = [((3,), (3,)), ((2, 3), (3,)), ((3,), (2, 3, 4)), ((5, 2, 3), (3, 4)), ((2, 1, 3, 4), (2, 5, 4, 6))]
+SHAPES = [
+    ((3,), (3,)),
+    ((2, 3), (3,)),
+    ((3,), (2, 3, 4)),
+    ((5, 2, 3), (3, 4)),
+    ((2, 1, 3, 4), (2, 5, 4, 6)),
+]
 
 
 @pytest.mark.parametrize("left, right", SHAPES)

@@ -33,7 +33,7 @@ def through_cpu(program, *operators):
     return check(run)
 
 
-# --- writes to lists are copied back ---------------------------------------------------------------
+# --- writes to lists are copied back -------------------------------------------------------------
 
 LISTS = {
     "_foreach_add_.List": lambda a, b: torch._foreach_add_(a, b),
@@ -81,7 +81,7 @@ def test_fused_optimizers_change_their_parameters(kind):
     through_cpu(program, "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
 
 
-# --- device rules are not loosened -----------------------------------------------------------------
+# --- device rules are not loosened ---------------------------------------------------------------
 
 
 def test_a_device_mismatch_is_not_hidden():
@@ -101,7 +101,7 @@ def test_a_device_mismatch_is_not_hidden():
         assert (torch.tensor(2.0) * dev).tolist() == [2, 2, 2]
 
 
-# --- classes of operators that it cannot serve -------------------------------------------------------
+# --- classes of operators that it cannot serve ---------------------------------------------------
 
 
 def test_views_factories_and_copies_are_never_on_it():
@@ -124,7 +124,9 @@ def test_views_factories_and_copies_are_never_on_it():
         assert "cpu" not in routes.read(name).possible, name
 
 
-@pytest.mark.parametrize("name", ["normal_", "uniform_", "random_", "bernoulli_.float", "exponential_"])
+@pytest.mark.parametrize(
+    "name", ["normal_", "uniform_", "random_", "bernoulli_.float", "exponential_"]
+)
 def test_draws_are_the_devices_own(name):
     """A draw on the host must move the device's generator and not the host's."""
     draw = getattr(torch.Tensor, name.split(".")[0])
@@ -139,14 +141,21 @@ def test_draws_are_the_devices_own(name):
         assert name == "bernoulli_.float" or not torch.equal(first, second)
 
 
-# --- results of other dtypes and sizes ----------------------------------------------------------------
+# --- results of other dtypes and sizes -----------------------------------------------------------
 
 
 def test_complex_results():
     def program(device):
         x = torch.arange(8.0).to(device)
         z = torch.fft.rfft(x)
-        return [z, z.abs(), z.angle(), torch.fft.irfft(z), torch.fft.fft2(x.view(2, 4)), torch.view_as_real(z)]
+        return [
+            z,
+            z.abs(),
+            z.angle(),
+            torch.fft.irfft(z),
+            torch.fft.fft2(x.view(2, 4)),
+            torch.view_as_real(z),
+        ]
 
     through_cpu(program, "_fft_r2c", "_fft_c2r", "_fft_c2c", "abs", "angle")
 
@@ -165,7 +174,7 @@ def test_boolean_masks_of_any_size(size):
     through_cpu(program, "index.Tensor", "masked_select", "nonzero", "_unique2", "_index_put_impl_")
 
 
-# --- operators that exist only to be overridden ---------------------------------------------------------
+# --- operators that exist only to be overridden --------------------------------------------------
 
 
 def test_operators_to_be_overridden_have_a_kernel():

@@ -11,7 +11,7 @@ D = "flagos"
 COUNT = torch.flagos.device_count()
 
 
-# --- the engine's streams ---------------------------------------------------------------------------
+# --- the engine's streams ------------------------------------------------------------------------
 
 
 def test_plain_cpu_autograd_is_untouched():
@@ -89,7 +89,7 @@ def test_higher_derivatives_and_accumulation():
     check(program)
 
 
-# --- errors inside a backward node --------------------------------------------------------------------
+# --- errors inside a backward node ---------------------------------------------------------------
 
 
 def test_an_error_in_a_native_backward_is_an_exception():
@@ -98,7 +98,8 @@ import torch, torch_fl
 x = torch.ones(3, device="flagos", requires_grad=True)
 y = x * x
 failed = 0
-for grad in (torch.ones(5, device="flagos"), torch.ones(3), torch.ones(3, device="flagos").to(torch.complex64)):
+ones = torch.ones(3, device="flagos")
+for grad in (torch.ones(5, device="flagos"), torch.ones(3), ones.to(torch.complex64)):
     try:
         y.backward(grad, retain_graph=True)
     except RuntimeError:
@@ -129,7 +130,7 @@ print(failed, x.grad.tolist())
     assert int(failed) >= 4 and grad == "[2.0, 2.0, 2.0]\n"
 
 
-# --- threads ------------------------------------------------------------------------------------------
+# --- threads -------------------------------------------------------------------------------------
 
 
 def test_first_use_in_a_thread_that_is_not_the_main_one():
@@ -202,13 +203,13 @@ print(y.grad.device.index == last, x.grad.tolist())
     assert x.grad.device == x.device
 
 
-# --- a module that moves between forward and backward ----------------------------------------------------
+# --- a module that moves between forward and backward --------------------------------------------
 
 
 @pytest.mark.parametrize("grad_first", [False, True])
 def test_a_module_moved_between_forward_and_backward(grad_first):
-    """As on CUDA: the graph goes on with what it saved and its gradient lies where it ran; adding it
-    to one that has moved is an error."""
+    """As on CUDA: the graph goes on with what it saved and its gradient lies where it ran; adding
+    it to one that has moved is an error."""
     model = torch.nn.Linear(3, 2).to(D)
     x = torch.ones(1, 3, device=D, requires_grad=True)
     if grad_first:

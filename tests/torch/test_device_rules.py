@@ -22,7 +22,7 @@ def index(*values):
     return torch.tensor(values)
 
 
-# --- a plain CPU tensor beside a flagos one --------------------------------------------------------
+# --- a plain CPU tensor beside a flagos one ------------------------------------------------------
 
 REFUSED = {
     "add": lambda: dev(3) + cpu(3),
@@ -149,7 +149,10 @@ ACCEPTED = {
     "maximum": (lambda: torch.maximum(dev(2), torch.tensor(5.0)), [5, 5]),
     "atan2": (lambda: torch.atan2(dev(2) * 0, torch.tensor(1.0)), [0, 0]),
     "foreach": (lambda: torch._foreach_add([dev(2)], torch.tensor(5.0))[0], [6, 6]),
-    "out": (lambda: torch.add(torch.tensor(1.0), torch.tensor(1.0), out=torch.empty((), device=D)), 2),
+    "out": (
+        lambda: torch.add(torch.tensor(1.0), torch.tensor(1.0), out=torch.empty((), device=D)),
+        2,
+    ),
     "fractional": (lambda: torch.float_power(dev(2) * 2, torch.tensor(2.0)), [4, 4]),
     "remainder": (lambda: torch.remainder(dev(2) * 7, torch.tensor(4.0)), [3, 3]),
     "heaviside": (lambda: torch.heaviside(dev(2) * 0, torch.tensor(0.5)), [0.5, 0.5]),
@@ -225,7 +228,9 @@ DRAWS = {
         -torch.ones(4, device=d), torch.zeros(4, device=d), 0.1, 0.3, True, g
     ),
     "randn out": lambda d, g: torch.randn(4, out=torch.empty(4, device=d), generator=g),
-    "trunc_normal_": lambda d, g: torch.nn.init.trunc_normal_(torch.zeros(4, device=d), generator=g),
+    "trunc_normal_": lambda d, g: torch.nn.init.trunc_normal_(
+        torch.zeros(4, device=d), generator=g
+    ),
     "kaiming_uniform_": lambda d, g: torch.nn.init.kaiming_uniform_(
         torch.zeros(4, 2, device=d), generator=g
     ),

@@ -24,7 +24,9 @@ WRONG = {
     "linear": lambda d: torch.nn.functional.linear(x(d, 2, 3), x(d, 4, 2)),
     "conv": lambda d: torch.conv2d(x(d, 1, 2, 4, 4), x(d, 1, 1, 2, 2)),
     "dtype of mm": lambda d: torch.mm(x(d, 2, 2), x(d, 2, 2).double()),
-    "dtype of out": lambda d: torch.add(x(d, 2), 1, out=torch.empty(2, dtype=torch.int32, device=d)),
+    "dtype of out": lambda d: torch.add(
+        x(d, 2), 1, out=torch.empty(2, dtype=torch.int32, device=d)
+    ),
     "dtype in place": lambda d: torch.ones(2, dtype=torch.int32, device=d).add_(1.5),
     "index": lambda d: x(d, 3)[5],
     "index tensor": lambda d: x(d, 3)[torch.tensor([5], device=d)],

@@ -171,7 +171,10 @@ def test_lists_that_are_written():
 
 def test_arguments_beside_the_list_that_are_written():
     def program(device):
-        grads = [torch.tensor([1.0, 2.0], device=device), torch.tensor([float("inf")], device=device)]
+        grads = [
+            torch.tensor([1.0, 2.0], device=device),
+            torch.tensor([float("inf")], device=device),
+        ]
         found, scale = torch.zeros(1, device=device), torch.full((1,), 0.5, device=device)
         torch._amp_foreach_non_finite_check_and_unscale_(grads, found, scale)
         return grads, found, scale
@@ -286,7 +289,9 @@ def test_generators_and_devices_go_through_it():
         order = torch.randperm(5, device=D, generator=g)
         host = torch.Generator().manual_seed(3)
         assert torch.equal(first.cpu(), torch.zeros(5).normal_(generator=host))
-        assert torch.equal(order.cpu(), torch.randperm(5, generator=host)) and order.device.type == D
+        assert (
+            torch.equal(order.cpu(), torch.randperm(5, generator=host)) and order.device.type == D
+        )
         with pytest.raises(RuntimeError, match="generator"):
             torch.zeros(5, device=D).normal_(generator=torch.Generator())
         torch.flagos.manual_seed(3)
@@ -350,7 +355,7 @@ def test_nothing_that_aliases_or_makes_has_this_route():
         assert "cpu" not in routes.read(name).possible, name
 
 
-# --- a platform that has no twin -------------------------------------------------------------------
+# --- a platform that has no twin -----------------------------------------------------------------
 
 sim = pytest.mark.platforms("sim")
 

@@ -191,7 +191,14 @@ def test_a_view_never_goes_through_the_cpu():
     for make in VIEWS.values():
         make(x)
     assert routes.report().calls.get("cpu", 0) == before
-    for name in ("view", "as_strided", "unfold", "_reshape_alias", "view_as_real", "view_as_complex"):
+    for name in (
+        "view",
+        "as_strided",
+        "unfold",
+        "_reshape_alias",
+        "view_as_real",
+        "view_as_complex",
+    ):
         assert routes.read(name).possible == ("view",)
 
 

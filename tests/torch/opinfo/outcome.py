@@ -5,6 +5,7 @@ with their values, layout, device, sharing of storage, versions and autograd sta
 the exception. Values are held on the host.
 """
 
+import collections
 from dataclasses import dataclass, field
 
 import torch
@@ -168,6 +169,19 @@ def same_bits(a, b):
     return bool((same | (a.isnan() & b.isnan())).all())
 
 
+def close(a, b):
+    """Whether two host tensors are as near as two orders of summation are."""
+    if a.is_floating_point() or a.is_complex():
+        return torch.allclose(a, b, rtol=RELATIVE[a.dtype], atol=RELATIVE[a.dtype], equal_nan=True)
+    return torch.equal(a, b)
+
+
+RELATIVE = collections.defaultdict(
+    lambda: 2e-2,
+    {torch.float16: 2e-3, torch.float32: 2e-5, torch.float64: 1e-7}
+    | {torch.complex64: 2e-5, torch.complex128: 1e-7},
+)
+
 # The fields of Seen with the kind of difference that the table of reasons speaks of.
 FIELDS = (
     ("device", "device"),
@@ -187,8 +201,8 @@ FIELDS = (
 )
 
 
-def differences_of_lists(what, ours, twins):
-    """{kind: sentence}, the first of each kind."""
+def differences_of_lists(what, ours, twins, same):
+    """{kind: sentence}, the first of each kind; `same` says whether two host tensors are equal."""
     found = {}
     if len(ours) != len(twins):
         return {"count": f"{what}: {len(ours)} against {len(twins)}"}
@@ -200,12 +214,12 @@ def differences_of_lists(what, ours, twins):
             if a != b and not same_nan:
                 found.setdefault("value", f"{what}{a[0]}: {a[1]} against {b[1]}")
         else:
-            for kind, sentence in differences_of_tensors(a, b):
+            for kind, sentence in differences_of_tensors(a, b, same):
                 found.setdefault(kind, f"{what}{a.path}: {sentence}")
     return found
 
 
-def differences_of_tensors(a, b):
+def differences_of_tensors(a, b, same):
     for name, kind in FIELDS:
         if getattr(a, name) != getattr(b, name):
             yield kind, f"{name} {getattr(a, name)} against {getattr(b, name)}"
@@ -213,7 +227,7 @@ def differences_of_tensors(a, b):
         if x.shape != y.shape or x.dtype != y.dtype:
             if a.shape == b.shape and a.dtype == b.dtype:
                 yield "value", f"a part is {x.shape} against {y.shape}"
-        elif not same_bits(x, y):
+        elif not same(x, y):
             yield "value", f"values differ {spread(x, y)}"
 
 
@@ -225,7 +239,7 @@ def spread(x, y):
     return f"by up to {gap.max().item():.3g} in {int((gap != 0).sum())} of {gap.numel()}"
 
 
-def differences(ours, twins):
+def differences(ours, twins, same=same_bits):
     """{kind: sentence} of what differs between two outcomes; empty where they are equal."""
     found = {}
     if ours.raised != twins.raised:
@@ -238,7 +252,8 @@ def differences(ours, twins):
             f"{ours.raised} ({ours.message}) against {twins.raised} ({twins.message})"
         )
     # What a failed call leaves behind is to be seen as well.
-    found |= differences_of_lists("operand", ours.operands, twins.operands)
-    for kind, sentence in differences_of_lists("result", ours.results, twins.results).items():
+    found |= differences_of_lists("operand", ours.operands, twins.operands, same)
+    results = differences_of_lists("result", ours.results, twins.results, same)
+    for kind, sentence in results.items():
         found.setdefault(kind, sentence)
     return found

@@ -9,7 +9,7 @@ removed, or `sometimes` says why it need not show in every run.
 import fnmatch
 from dataclasses import dataclass
 
-from .sides import twin_device_type
+from .sides import twin_name
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class Row:
     variants: tuple = ("*",)
     dtypes: tuple = ("*",)
     sometimes: str = ""  # Why the difference may be absent; empty where it must be seen.
-    twins: tuple = ("cpu", "cuda")  # Device types of the twins that it holds for.
+    twins: tuple = ("cpu", "cuda")  # Those that it holds for; "none" for platforms without.
 
     def speaks_of(self, op, dtype):
         return (
             matches(op, self.ops)
             and matches(dtype, self.dtypes)
-            and twin_device_type() in self.twins
+            and twin_name() in self.twins
         )
 
     def explains(self, op, dtype, variant, kind):
@@ -81,7 +81,18 @@ RESIZED_OPS = (
     "tensordot",
 )
 
+ANY_TWIN = ("cpu", "cuda", "none")
+WITHOUT_TWIN = "Without a twin a result is a copy of the host's: it has its own memory and history."
+NO_SPARSE = "Platforms without a twin serve no sparse tensors."
+
 ROWS = [
+    Row(
+        WITHOUT_TWIN,
+        ("*",),
+        ("nbytes", "version", "view", "autograd"),
+        twins=("none",),
+        sometimes="Most operators behave alike.",
+    ),
     Row(
         UNINITIALISED,
         tuple(
@@ -98,6 +109,7 @@ ROWS = [
         ),
         ("value",),
         sometimes=CHANCE,
+        twins=ANY_TWIN,
     ),
     Row(RESIZED, RESIZED_OPS, ("version",), ("out_empty", "out_wrong_shape"), twins=("cpu",)),
     Row(HOST_FILL, ("scalar_tensor",), ("version",), ("traced",), twins=("cpu",)),

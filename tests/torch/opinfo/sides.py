@@ -93,6 +93,11 @@ FLAGOS = Side("flagos")
 
 def twin_device_type():
     """The twin's device type, "cpu" where there is none: then the CPU is what should be matched."""
+    return twin_name() if twin_name() != "none" else "cpu"
+
+
+def twin_name():
+    """"cpu", "cuda", or "none" on a platform without a twin."""
     import torch_fl
 
-    return torch_fl.platform().get("twin") or "cpu"
+    return torch_fl.platform()["twin"] or "none"

@@ -13,10 +13,10 @@ import warnings
 import torch
 
 from . import training, transforms  # noqa: F401 (transforms adds variants)
-from .outcome import differences
+from .outcome import close, differences, same_bits
 from .peer import Peer
 from .reasons import Explained
-from .sides import FLAGOS, Side, twin_device_type
+from .sides import FLAGOS, Side, twin_device_type, twin_name
 from .sources import Samples
 from .variants import VARIANTS
 
@@ -135,6 +135,9 @@ def compare_calls(calls):
 
 
 def compare(ours, twins):
+    # Without a twin the host judges. A copy to it is contiguous where the operand has gaps, and
+    # kernels sum a contiguous tensor in another order.
+    same = close if twin_name() == "none" else same_bits
     count, found = 0, []
     for variant in ours:
         for index, (a, b) in enumerate(zip(ours[variant], twins[variant])):
@@ -144,7 +147,7 @@ def compare(ours, twins):
             if (a is None) != (b is None):
                 found.append(Found(variant, index, "applies", f"{a} against {b}"))
             else:
-                found += [Found(variant, index, *gap) for gap in differences(a, b).items()]
+                found += [Found(variant, index, *gap) for gap in differences(a, b, same).items()]
     return count, found
 
 

@@ -354,13 +354,14 @@ def conjugate(side, op, dtype, sample):
     return forward(side, op, dtype, sample.transform(lazy))
 
 
-# No kernel negates complex32 tensors with a conjugate bit, not even to make a sample.
-@variant(
-    lambda op, dtype, device_type: op.test_neg_view and dtype not in (torch.bool, torch.complex32)
-)
+# No kernel negates these, complex32 with a conjugate bit, not even to make a sample.
+NOT_NEGATED = (torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.complex32)
+
+
+@variant(lambda op, dtype, device_type: op.test_neg_view and dtype not in NOT_NEGATED)
 def negative(side, op, dtype, sample):
     def lazy(value):
-        if isinstance(value, torch.Tensor) and value.dtype == dtype and not value.dtype == torch.bool:
+        if isinstance(value, torch.Tensor) and value.dtype == dtype:
             return torch._neg_view(-value.detach())
         return value
 
