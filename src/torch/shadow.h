@@ -41,8 +41,9 @@ class Shadow final : public c10::TensorImpl {
     // unless the callee kept it or a view of it: then `false` says that the slot needs a new one,
     // and the kept one owns the original's storage.
     bool release() {
-        // Two holders of the storage are the shadow itself; more, or fewer, is another story. Names,
-        // and what else few tensors have, the callee may have given where the original had none.
+        // Two holders of the storage are the shadow itself; more, or fewer, is another story.
+        // Names, and what else few tensors have, the callee may have given where the original had
+        // none.
         if (C10_LIKELY(use_count_is_one() && own_storage_.use_count() == 2 && !extra_meta_)) {
             return true;
         }
