@@ -1,5 +1,6 @@
 """The shared objects and the wheel: what they need, what they show, how large they are."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -169,19 +170,23 @@ def test_the_bindings_use_the_limited_api_only():
 # --- the wheel -----------------------------------------------------------------------------------
 
 
-# Tests may run in several processes; these share one build.
+# Tests may run in several processes; these share one build, so the same process should have them.
 one_build = pytest.mark.xdist_group("wheel")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A wheel of this source. Its build folder is kept, so that a second run is quick."""
+    """A wheel of this source. Its build folder is kept, so that a second run is quick. Two compilers
+    at work in it would spoil each other's files, so a process waits for another one's build."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-build-isolation", "-C", f"build-dir={ROOT / 'build' / 'wheel'}"]
-    done = subprocess.run(
-        [*command, "-w", str(folder), str(ROOT)], capture_output=True, text=True
-    )
+    (ROOT / "build").mkdir(exist_ok=True)
+    with open(ROOT / "build" / "wheel.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [*command, "-w", str(folder), str(ROOT)], capture_output=True, text=True
+        )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     (path,) = folder.glob("*.whl")
     return path

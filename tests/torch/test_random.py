@@ -100,11 +100,6 @@ def test_a_generator_of_another_device_is_refused():
         torch.rand(3, device="flagos", generator=torch.Generator("cpu"))
 
 
-@pytest.mark.xfail(
-    torch_fl.platform()["twin"] != "cuda",
-    reason="where the host runs operators, a host tensor takes a flagos generator",
-    strict=True,
-)
 def test_a_host_tensor_refuses_a_generator_of_flagos():
     with pytest.raises(RuntimeError):
         torch.rand(3, generator=torch.Generator("flagos"))

@@ -355,7 +355,11 @@ def conjugate(side, op, dtype, sample):
 
 
 # No kernel negates these, complex32 with a conjugate bit, not even to make a sample.
-NOT_NEGATED = (torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.complex32)
+NOT_NEGATED = (
+    *(torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.complex32),
+    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+    torch.float8_e8m0fnu,
+)
 
 
 @variant(lambda op, dtype, device_type: op.test_neg_view and dtype not in NOT_NEGATED)
