@@ -4,9 +4,11 @@
 #include "allocator.h"
 #include "autocast.h"
 #include "check.h"
+#include "ending.h"
 #include "generator.h"
 #include "guard.h"
 #include "hooks.h"
+#include "interchange.h"
 #include "pinned.h"
 #include "register.h"
 #include "twin.h"
@@ -47,4 +49,13 @@ TORCH_LIBRARY(flagos, library) {
     library.def("default_generator(int device) -> Generator?", [](int64_t device) {
         return fl_torch::default_generator(static_cast<c10::DeviceIndex>(device));
     });
+    library.def("_process_is_ending() -> ()", &fl_torch::process_is_ending);
+    library.def("as_twin(Tensor self, bool freeze=False) -> Tensor", &fl_torch::as_twin);
+    library.def("as_flagos(Tensor self) -> Tensor", &fl_torch::as_flagos);
+    library.def("move_storage(Tensor self, Tensor source) -> ()", &fl_torch::move_storage);
+    // Lazy bits are part of what is relabelled, and must not be resolved before.
+    for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
+        library.impl("as_twin", key, torch::CppFunction::makeFallthrough());
+        library.impl("as_flagos", key, torch::CppFunction::makeFallthrough());
+    }
 }
