@@ -141,12 +141,24 @@ from torch_fl.flagos.telemetry import (
     temperature,
     utilization,
 )
+from torch_fl.flagos.types import (
+    BFloat16Tensor,
+    BoolTensor,
+    ByteTensor,
+    CharTensor,
+    DoubleTensor,
+    FloatTensor,
+    HalfTensor,
+    IntTensor,
+    LongTensor,
+    ShortTensor,
+)
 
 default_generators: "tuple[_torch.Generator, ...]"
 has_magma: bool
 
 # Modules that hold names which are collected here; not names of torch.cuda themselves.
-_own = {"lazy", "libraries", "pools", "report", "snapshot", "submodules", "telemetry"}
+_own = {"lazy", "libraries", "pools", "report", "snapshot", "submodules", "telemetry", "types"}
 __all__ = [name for name in globals() if not name.startswith("_") and name not in _own]
 __all__ += ["default_generators", "has_magma"]
 
