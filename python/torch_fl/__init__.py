@@ -1,15 +1,23 @@
 """torch_fl: PyTorch's device `flagos`.
 
 Importing this package loads the core and the adapter, chooses the platform, and makes the device
-known to PyTorch as `torch.flagos`. It makes no context, prints nothing and patches nothing.
-`torch_fl.routes` says what serves each operator; `python -m torch_fl info` says what was found.
+known to PyTorch as `torch.flagos`. It makes no context and prints nothing; the few functions of
+PyTorch that it wraps are the table of `_wrapped.py`. `torch_fl.routes` says what serves each
+operator; `python -m torch_fl info` says what was found.
 """
 
+import atexit
 import sys
 
-import torch
+try:
+    from torch_fl import _C  # Before torch, whose import does not return in a second interpreter.
+except ImportError as error:
+    if "main Python interpreter" in str(error):
+        raise
 
-from torch_fl import _lib
+import torch  # noqa: E402
+
+from torch_fl import _lib  # noqa: E402  (says what else is wrong with the core)
 
 _C = _lib.load()
 __version__ = _C.version
@@ -17,7 +25,7 @@ __version__ = _C.version
 
 def _register():
     """Tell PyTorch the device's name and its module. Once a process."""
-    from torch_fl import flagos
+    from torch_fl import _wrapped, flagos
 
     torch.utils.rename_privateuse1_backend("flagos")
     if not hasattr(torch, "flagos"):
@@ -30,10 +38,13 @@ def _register():
         torch.utils.generate_methods_for_privateuse1_backend(
             for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
         )
+    _wrapped.install()
     return flagos
 
 
 flagos = _register()
+atexit.unregister(torch.ops.flagos._process_is_ending)
+atexit.register(torch.ops.flagos._process_is_ending)
 
 from torch_fl import routes  # noqa: E402  (needs the core loaded)
 
