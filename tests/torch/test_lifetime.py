@@ -25,17 +25,20 @@ y = (x * 2).relu()
 """
 
 HOLDERS = {
-    "globals": "model = torch.nn.Linear(4, 4).to(D); out = model(torch.ones(2, 4, device=D))",
+    "globals": "model = torch.nn.Linear(4, 4).to(D)\nout = model(torch.ones(2, 4, device=D))",
     "modules": "torch.kept = y; sys.modules['kept'] = torch.ones(3, device=D)",
     "an autograd graph": "loss = y.sum(); loss.backward(retain_graph=True)",
-    "a hook": "x.register_hook(lambda g: g * 2); kept = x.grad_fn; y.sum().backward()",
+    "a hook": "x.register_hook(lambda g: g * 2)\n"
+    "hooked = (x * 3).sum(); hooked.backward(retain_graph=True)",
     "a cycle": "cycle = [y]; cycle.append(cycle); gc.disable()",
     "a cache": "caches = {}; caches[x.data_ptr()] = (x, y); torch._cached = caches",
     "streams": "s = torch.flagos.Stream(); e = torch.flagos.Event(); s.record_event(e)",
-    "a running stream": "s = torch.flagos.Stream()\nwith s: z = torch.ones(99999, device=D) * 2",
-    "pinned memory": "pinned = torch.ones(1000).pin_memory(); z = pinned.to(D, non_blocking=True)",
-    "a generator": "g = torch.Generator(D); z = torch.randn(4, device=D, generator=g)",
-    "an array": "z = torch.from_dlpack(x.detach().cpu().numpy(), device=D)",
+    "a running stream": "s2 = torch.flagos.Stream()\n"
+    "with s2: running = torch.ones(99999, device=D) * 2",
+    "pinned memory": "pinned = torch.ones(1000).pin_memory()\n"
+    "unpinned = pinned.to(D, non_blocking=True)",
+    "a generator": "g = torch.Generator(D); drawn = torch.randn(4, device=D, generator=g)",
+    "an array": "taken = torch.from_dlpack(x.detach().cpu().numpy(), device=D)",
     "a leaked reference": "ctypes.pythonapi.Py_IncRef(ctypes.py_object(y))",
     "a thread's locals": "local = threading.local(); local.kept = y",
     "an atexit function": "atexit.register(lambda: (y * 2).sum().item())",
@@ -44,9 +47,9 @@ HOLDERS = {
     "threading.Thread(target=run, daemon=True).start()",
     "a sleeping daemon thread": "held = threading.Event()\n"
     "def run(z): held.wait()\nthreading.Thread(target=run, args=(y * 2,), daemon=True).start()",
-    "backward in a thread": "t = threading.Thread(target=lambda: y.sum().backward()); t.start()",
+    "backward in a thread": "threading.Thread(target=lambda: (x * 2).sum().backward()).start()",
     "a thread of C": "import multiprocessing.pool as p; pool = p.ThreadPool(2); "
-    "z = pool.map(lambda i: torch.ones(i + 1, device=D), range(4))",
+    "mapped = pool.map(lambda i: torch.ones(i + 1, device=D), range(4))",
 }
 ENDINGS = {
     "the last line": ("", 0, ""),
