@@ -7,6 +7,7 @@
 #include "generator.h"
 #include "guard.h"
 #include "hooks.h"
+#include "launch.h"
 #include "pinned.h"
 #include "register.h"
 #include "twin.h"
@@ -28,6 +29,7 @@ void load() {
                 "flagos: no platform was chosen before the adapter was loaded");
     std::call_once(once, [platform] {
         twin_choose(*platform);
+        launch_choose();
         register_allocator();
         register_guard();
         register_pinned_allocator();
