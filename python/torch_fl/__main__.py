@@ -1,5 +1,5 @@
-"""python -m torch_fl: what was found, scripts written for cuda, the demonstration, and the suite for
-drivers."""
+"""python -m torch_fl: what was found, scripts written for cuda, the demonstration, and the suite
+for drivers."""
 
 import argparse
 import os

@@ -28,7 +28,7 @@ _device_held = torch.Tensor.device.__get__
 
 @functools.cache
 def _as_cuda_device(index):
-    return torch.device("cuda", index)
+    return torch.device("cuda") if index is None else torch.device("cuda", index)
 
 
 # --- what passes through the operators -----------------------------------------------------------
@@ -39,6 +39,14 @@ def _device(function, args, kwargs):
     result = function(*args, **kwargs)
     by_number = args and isinstance(args[0], int)
     return _as_cuda_device(result.index) if by_number and result.type == "flagos" else result
+
+
+def _parsed(function, args, kwargs):
+    """What Module.to was asked for, which modules may keep as their device."""
+    device, *rest = function(*args, **kwargs)
+    if device is not None and device.type == "flagos":
+        device = _as_cuda_device(device.index)
+    return device, *rest
 
 
 def _move(tensor, device=None, non_blocking=False, **kwargs):
@@ -68,6 +76,7 @@ def _type(function, args, kwargs):
 
 _SPECIAL = {
     torch.device: _device,
+    torch._C._nn._parse_to: _parsed,
     torch.Tensor.cuda: _cuda,
     torch.Tensor.type: _type,
 }

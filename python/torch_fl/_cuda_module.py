@@ -1,5 +1,5 @@
-"""The module that stands at torch.cuda inside `as_cuda`: names of torch.flagos, which take "cuda" for
-"flagos" in their arguments, and torch.cuda's own names where torch.flagos has none."""
+"""The module that stands at torch.cuda inside `as_cuda`: names of torch.flagos, which take "cuda"
+for "flagos" in their arguments, and torch.cuda's own names where torch.flagos has none."""
 
 import collections
 import functools

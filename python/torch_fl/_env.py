@@ -1,5 +1,7 @@
-"""python -m torch_fl env: what a bug report should hold. Looks at versions and settings only: it runs
-no operator, so that it also works where nothing else does."""
+"""python -m torch_fl env: what a bug report should hold.
+
+Looks at versions and settings only: it runs no operator, so that it works where nothing else does.
+"""
 
 import importlib.metadata
 import json
@@ -32,7 +34,8 @@ SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|KEY")
 def _processor():
     try:
         with open("/proc/cpuinfo") as lines:
-            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+            models = [line for line in lines if line.startswith("model name")]
+        names = [line.split(":", 1)[1].strip() for line in models]
     except OSError:
         names = []
     return f"{os.cpu_count()} x {names[0]}" if names else f"{os.cpu_count()} processors"

@@ -73,8 +73,11 @@ def everything():
     owners += [torch.amp.GradScaler, torch.autocast, torch.Tensor, torch.nn.Module, torch.Generator]
     owners += [torch.utils._device.DeviceContext, torch.serialization, torch.backends.cudnn]
     owners += [torch.UntypedStorage]
-    names = {(repr(owner), name): id(value) for owner in owners for name, value in vars(owner).items()}
-    names |= {name: id(module) for name, module in sys.modules.items() if name.startswith("torch")}
+    names = {
+        (repr(owner), name): id(value) for owner in owners for name, value in vars(owner).items()
+    }
+    modules = sys.modules.items()
+    names |= {name: id(module) for name, module in modules if name.startswith("torch")}
     names["registry"] = list(torch.serialization._package_registry)
     names["modes"] = torch._C._len_torch_function_stack()
     return names
@@ -112,11 +115,12 @@ def test_importing_changes_nothing(python):
     code = """
 import os; os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 import sys, torch, threading
-kept = {name: id(value) for owner in (torch.cuda, torch.amp, torch.autograd, threading.Thread)
-        for name, value in vars(owner).items()}
+OWNERS = (torch.cuda, torch.amp, torch.autograd, threading.Thread)
+def names():
+    return {(owner, name): id(value) for owner in OWNERS for name, value in vars(owner).items()}
+kept = names()
 import torch_fl
-assert kept == {name: id(value) for owner in (torch.cuda, torch.amp, torch.autograd, threading.Thread)
-                for name, value in vars(owner).items() if name in kept}
+assert kept.items() <= names().items()
 assert torch._C._len_torch_function_stack() == 0
 """
     python(code, TORCH_FL_PLATFORM=HERE)
@@ -204,7 +208,10 @@ def test_questions():
         assert y.untyped_storage().is_cuda and x.untyped_storage().cuda().is_cuda
 
 
-@pytest.mark.parametrize("enter", ["torch.autocast", "torch.cuda.amp.autocast", "torch.amp.autocast"])
+ENTER = ("torch.autocast", "torch.cuda.amp.autocast", "torch.amp.autocast")
+
+
+@pytest.mark.parametrize("enter", ENTER)
 def test_autocast(enter):
     with torch_fl.as_cuda():
         a = torch.ones(2, 2, device="cuda")

@@ -70,7 +70,8 @@ def test_env_holds_what_a_report_needs():
     assert f"torch      {torch.__version__} ({torch.version.git_version})" in done.stdout
     assert "platform   cpu, twin cpu" in done.stdout and "TORCH_FL_PLATFORM cpu" in done.stdout
     assert "secret" not in done.stdout
-    facts = json.loads(command("env", "--json", TORCH_FL_PLATFORM="cpu", TORCH_KEY="secret").stdout)
+    done = command("env", "--json", TORCH_FL_PLATFORM="cpu", TORCH_KEY="secret")
+    facts = json.loads(done.stdout)
     assert facts["info"]["platform"]["name"] == "cpu"
     assert facts["packages"]["numpy"] and facts["python"].startswith(sys.version.split()[0])
     assert facts["variables"]["TORCH_KEY"] == "(not shown)"

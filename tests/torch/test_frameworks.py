@@ -1,10 +1,17 @@
-"""Frameworks on flagos with the code that their users write: tiny models, random weights, no network."""
+"""Frameworks on flagos with the code that their users write: tiny models, random weights, no
+network.
+
+Those that take a device's name get flagos. Those that look for cuda alone, through lists of their
+own, run under torch_fl.as_cuda (fixture `ported`), as they do under `python -m torch_fl run`.
+"""
 
 import os
 import warnings
 
 import pytest
 import torch
+
+import torch_fl
 
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_DATASETS_OFFLINE="1")
 
@@ -13,6 +20,21 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning"),
 ]
 D = "flagos"
+
+
+@pytest.fixture
+def ported():
+    """as_cuda, and no memory of it in accelerate, which keeps the device for the process."""
+    accelerate = pytest.importorskip("accelerate")
+
+    def forget():
+        for state in (accelerate.state.AcceleratorState, accelerate.state.PartialState):
+            state._reset_state()
+
+    forget()
+    with torch_fl.as_cuda():
+        yield
+    forget()
 
 
 @pytest.fixture(scope="module")
@@ -54,29 +76,35 @@ def folder(transformers, tmp_path_factory):
 # --- transformers --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device_map", [D, "auto", {"": 0}, {"": "flagos:0"}], ids=str)
+@pytest.mark.parametrize("device_map", [D, {"": 0}, {"": "flagos:0"}], ids=str)
 def test_from_pretrained_with_a_device_map(transformers, folder, device_map):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, device_map=device_map)
     assert {weight.device for weight in model.parameters()} == {torch.device(D, 0)}
     assert model(torch.tensor([[1, 2]], device=D)).logits.device.type == D
 
 
-CACHES = [None, "dynamic", "static", "offloaded", "offloaded_static", "hybrid"]
+def test_an_automatic_device_map(transformers, folder, ported):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, device_map="auto")
+    assert all(weight.is_cuda for weight in model.parameters())
 
 
-@pytest.mark.parametrize("cache", CACHES)
+def generate(transformers, folder, device, cache=None):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).to(device).eval()
+    ids = torch.tensor([[1, 4, 5, 6]]).to(device)
+    options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 8, "do_sample": False}
+    if cache is not None:
+        options.update(cache_implementation=cache, disable_compile=True)
+    return model.generate(ids, **options).tolist()
+
+
+@pytest.mark.parametrize("cache", [None, "dynamic", "static", "hybrid"])
 def test_generate_with_each_kind_of_cache(transformers, folder, cache):
-    def generate(device):
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder).to(device).eval()
-        ids = torch.tensor([[1, 4, 5, 6]]).to(device)
-        options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 8, "do_sample": False}
-        if cache is not None:
-            options.update(cache_implementation=cache, disable_compile=True)
-        return model.generate(ids, **options).tolist()
+    assert generate(transformers, folder, D, cache) == generate(transformers, folder, "cpu")
 
-    # The host has no accelerator to offload from: its plain cache gives the same tokens.
-    on_flagos, cache = generate(D), None
-    assert on_flagos == generate("cpu")
+
+@pytest.mark.parametrize("cache", ["offloaded", "offloaded_static"])
+def test_generate_with_caches_that_use_streams_of_cuda(transformers, folder, ported, cache):
+    assert generate(transformers, folder, "cuda", cache) == generate(transformers, folder, "cpu")
 
 
 def test_pipeline(transformers, folder):
@@ -94,8 +122,7 @@ class Sentences(torch.utils.data.Dataset):
         return {"input_ids": ids, "labels": ids}
 
 
-def test_trainer(transformers, folder, tmp_path):
-    pytest.importorskip("accelerate")
+def test_trainer(transformers, folder, tmp_path, ported):
 
     def trainer(steps):
         arguments = transformers.TrainingArguments(
@@ -118,7 +145,7 @@ def test_trainer(transformers, folder, tmp_path):
         )
 
     first = trainer(20)
-    assert first.args.device == torch.device(D, 0) and first.args.n_gpu == 1
+    assert first.args.device == torch.device("cuda", 0) and first.args.n_gpu == 1
     first.train()
     losses = [entry["eval_loss"] for entry in first.state.log_history if "eval_loss" in entry]
     assert len(losses) == 2 and losses[1] < losses[0]
@@ -126,28 +153,28 @@ def test_trainer(transformers, folder, tmp_path):
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-10"))
     assert resumed.state.global_step == 20
     for one, other in zip(first.model.parameters(), resumed.model.parameters()):
-        assert one.device.type == D
-        torch.testing.assert_close(one, other)
+        assert one.is_flagos or one.is_cuda
+        assert torch.equal(one, other)
 
 
 # --- accelerate ----------------------------------------------------------------------------------
 
 
-def test_accelerator():
+def test_accelerator(ported):
     accelerate = pytest.importorskip("accelerate")
     accelerator = accelerate.Accelerator(mixed_precision="bf16")
-    assert accelerator.device.type == D
+    assert accelerator.device.type == "cuda"
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=4)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     for batch in loader:
-        assert batch.device.type == D
+        assert batch.is_cuda
         accelerator.backward(model(batch).square().mean())
         accelerator.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    assert accelerator.gather(torch.ones(2, device=D)).tolist() == [1, 1]
+    assert accelerator.gather(torch.ones(2).cuda()).tolist() == [1, 1]
 
 
 def test_big_model_dispatch_with_offload(tmp_path):
@@ -163,13 +190,12 @@ def test_big_model_dispatch_with_offload(tmp_path):
     accelerate.cpu_offload(torch.nn.Linear(2, 2), D)(torch.ones(1, 2))
 
 
-def test_automatic_device_map():
+def test_what_fits_where(ported):
     accelerate = pytest.importorskip("accelerate")
     with accelerate.init_empty_weights():
         model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
-    places = accelerate.infer_auto_device_map(model, max_memory={0: 20000, "cpu": 10**6})
-    assert places == {"0": 0, "1": "cpu"}
-    assert set(accelerate.utils.get_max_memory()) >= {0, "cpu"}
+    assert accelerate.infer_auto_device_map(model) == {"": 0}
+    assert accelerate.utils.get_max_memory()[0] > 0
 
 
 # --- diffusers -----------------------------------------------------------------------------------
@@ -208,16 +234,16 @@ def test_sentence_transformers_training(transformers, folder):
     except ImportError:
         from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     words = Transformer(str(folder))
-    model = sentence_transformers.SentenceTransformer(modules=[words, Pooling(16, "mean")])
+    modules = [words, Pooling(16, "mean")]
+    model = sentence_transformers.SentenceTransformer(modules=modules, device=D)
     assert model.device.type == D
+    batch_to_device = sentence_transformers.util.batch_to_device
     loss = losses.MultipleNegativesRankingLoss(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     pairs = [["abc", "bcd", "ghi"], ["abd", "bce", "ghj"]]
     values = []
     for _ in range(3):
-        features = [
-            {name: value.to(D) for name, value in model.tokenize(texts).items()} for texts in pairs
-        ]
+        features = [batch_to_device(model.tokenize(texts), D) for texts in pairs]
         value = loss(features, None)
         optimizer.zero_grad()
         value.backward()
@@ -244,7 +270,7 @@ def test_torchmetrics():
     assert error.compute().item() == 0.25
 
 
-def test_lightning(tmp_path):
+def test_lightning(tmp_path, ported):
     lightning = pytest.importorskip("lightning")
 
     class Module(lightning.LightningModule):
@@ -253,7 +279,7 @@ def test_lightning(tmp_path):
             self.layer = torch.nn.Linear(4, 1)
 
         def training_step(self, batch, index):
-            assert batch[0].device.type == D and self.device.type == D
+            assert batch[0].is_cuda and self.device.type == "cuda"
             loss = self.layer(batch[0]).square().mean()
             self.log("loss", loss)
             return loss
@@ -270,7 +296,7 @@ def test_lightning(tmp_path):
 
     def trainer(epochs):
         return lightning.Trainer(
-            accelerator=D,
+            accelerator="gpu",
             devices=1,
             max_epochs=epochs,
             precision="bf16-mixed",
@@ -285,7 +311,6 @@ def test_lightning(tmp_path):
         first = trainer(2)
         module = Module()
         first.fit(module, data, data)
-        assert module.layer.weight.device.type == "cpu" or module.layer.weight.device.type == D
         assert first.callback_metrics["validation"].item() < 10
         first.save_checkpoint(tmp_path / "last.ckpt")
         again = trainer(3)
