@@ -1,4 +1,4 @@
-"""Feed a device from a DataLoader: workers, pinned memory, copies that the host does not wait for."""
+"""Feed a device from a DataLoader: workers, pinned memory, copies that the host need not await."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
