@@ -13,7 +13,7 @@ SIM_TESTS := test_flagos.py test_names.py test_device.py test_stream.py test_eve
   test_memory.py test_random.py test_routes.py test_fallback.py test_views.py test_tensor.py \
   test_storage.py test_objects.py test_errors.py test_device_rules.py test_threads.py test_cases_a.py \
   test_cases_e.py test_cases_g.py test_interchange.py test_serialization.py test_sharing.py \
-  test_lifetime.py
+  test_lifetime.py test_as_cuda.py
 SAY := @printf '== %s\n'
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c

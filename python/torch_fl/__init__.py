@@ -19,8 +19,16 @@ import torch  # noqa: E402
 
 from torch_fl import _lib  # noqa: E402  (says what else is wrong with the core)
 
-_C = _lib.load()
-__version__ = _C.version
+try:
+    _C = _lib.load()
+except ImportError as error:
+    # The command line says it in its own words; `env` is asked for when nothing works.
+    if not _lib.is_command():
+        raise
+    _failure = error
+else:
+    _failure = None
+    __version__ = _C.version
 
 
 def _register():
@@ -42,11 +50,13 @@ def _register():
     return flagos
 
 
-flagos = _register()
-atexit.unregister(torch.ops.flagos._process_is_ending)
-atexit.register(torch.ops.flagos._process_is_ending)
+if _failure is None:
+    flagos = _register()
+    atexit.unregister(torch.ops.flagos._process_is_ending)
+    atexit.register(torch.ops.flagos._process_is_ending)
 
-from torch_fl import routes  # noqa: E402  (needs the core loaded)
+    from torch_fl import routes  # (needs the core loaded)
+    from torch_fl._as_cuda import as_cuda
 
 
 def platform():
@@ -54,4 +64,4 @@ def platform():
     return _C.platform_chosen()
 
 
-__all__ = ["__version__", "flagos", "platform", "routes"]
+__all__ = ["__version__", "as_cuda", "flagos", "platform", "routes"]

@@ -1,8 +1,11 @@
-"""python -m torch_fl: what was found, the demonstration, and the suite for drivers."""
+"""python -m torch_fl: what was found, scripts written for cuda, the demonstration, and the suite
+for drivers."""
 
 import argparse
 import os
 import sys
+
+import torch_fl
 
 
 def positive(text):
@@ -20,6 +23,14 @@ def main(arguments=None):
         "info", help="platforms found and why each other one was not, versions, devices, memory"
     )
     info.add_argument("--json", action="store_true", help="print it as JSON")
+    env = commands.add_parser(
+        "env", help="info, and versions of everything that matters: what a bug report should hold"
+    )
+    env.add_argument("--json", action="store_true", help="print it as JSON")
+    script = commands.add_parser("run", help="run a script that was written for cuda on flagos")
+    script.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
+    script.add_argument("script", help="path of the script")
+    script.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     demo = commands.add_parser(
         "demo", help="sentence embeddings on flagos and on its twin: compared bit by bit and timed"
     )
@@ -30,8 +41,15 @@ def main(arguments=None):
     conformance.add_argument("--driver", help="platform whose driver it is (default: the chosen one)")
     conformance.add_argument("--cases", default="", help="only those whose name begins like this")
     chosen = parser.parse_args(arguments)
+    if torch_fl._failure is not None and chosen.command != "env":
+        print(torch_fl._failure, file=sys.stderr)
+        return 1
     if chosen.command == "info":
         from torch_fl import _info as command
+    elif chosen.command == "env":
+        from torch_fl import _env as command
+    elif chosen.command == "run":
+        from torch_fl import _as_cuda as command
     elif chosen.command == "demo":
         from torch_fl import _demo as command
     else:

@@ -6,6 +6,7 @@ a failure is allowed and fails in the same way.
 
 import json
 import pathlib
+import sys
 
 import torch
 
@@ -20,6 +21,12 @@ def built_for():
         return json.loads((FOLDER / "adapter.json").read_text())
     except (OSError, ValueError) as error:
         raise ImportError(f"torch_fl's installation is incomplete ({error}); {REINSTALL}") from None
+
+
+def is_command():
+    """Whether this process is `python -m torch_fl ...`."""
+    words = sys.orig_argv
+    return "-m" in words and words[words.index("-m") + 1 :][:1] == ["torch_fl"]
 
 
 def _check_torch():

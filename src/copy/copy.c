@@ -9,6 +9,7 @@
 #include "copy/plan.h"
 #include "copy/run.h"
 #include "driver/call.h"
+#include "fl/debug.h"
 #include "fl/kernels.h"
 #include "runtime/device.h"
 
@@ -29,6 +30,14 @@ static bool is_one_byte(const unsigned char *element, size_t size) {
         }
     }
     return true;
+}
+
+/* With TORCH_FL_LAUNCH_BLOCKING what was launched has run when the call returns. */
+static fl_status wait_if_blocking(fl_place place) {
+    if (place.kind == FL_PLACE_HOST || !fl_option_bool(FL_OPT_LAUNCH_BLOCKING)) {
+        return FL_OK;
+    }
+    return fl_stream_synchronize(place.device, place.stream);
 }
 
 /* On a device; the view was checked and has elements. */
@@ -61,7 +70,8 @@ fl_status fl_fill_view(const fl_view *dst, fl_place place, const void *element) 
     }
     FL_TRY(fl__copy_check_target(dst));
     if (place.kind == FL_PLACE_DEVICE) {
-        return fill_device(dst, place, element);
+        FL_TRY(fill_device(dst, place, element));
+        return wait_if_blocking(place);
     }
     fl_host_fill(dst, element);
     return FL_OK;
@@ -88,7 +98,10 @@ fl_status fl_copy_view(const fl_view *dst, fl_place dst_place, const fl_view *sr
         fl_view cast = {.data = value, .dtype = dst->dtype};
         fl_host_copy(&cast, &one);
         FL_TRY(fl__copy_check_target(dst));
-        return fill_device(dst, dst_place, value);
+        FL_TRY(fill_device(dst, dst_place, value));
+        return wait_if_blocking(dst_place);
     }
-    return fl__copy_run(dst, dst_place, shaped, src_place, non_blocking);
+    FL_TRY(fl__copy_run(dst, dst_place, shaped, src_place, non_blocking));
+    FL_TRY(wait_if_blocking(dst_place));
+    return wait_if_blocking(src_place);
 }

@@ -164,8 +164,8 @@ fl_status fl_memory_alloc(fl_device device, size_t bytes, fl_stream stream, void
     }
     if (bytes > FL__LARGEST_REQUEST) {
         return fl_fail(FL_OUT_OF_MEMORY,
-                       "flagos out of memory. Tried to allocate %zu bytes on device %d: no device "
-                       "has that much",
+                       "flagos out of memory. Tried to allocate %zu bytes on flagos:%d, and no "
+                       "device has that much",
                        bytes, device);
     }
     fl__cache *cache;

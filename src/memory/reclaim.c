@@ -408,13 +408,15 @@ static fl_status out_of_memory(fl__cache *cache, size_t requested, fl_stream str
                        "Its limit is %s (fraction %.3g, see set_per_process_memory_fraction). ",
                        human(limit, limit_t), fraction);
     }
+    (void)snprintf(hint, sizeof(hint),
+                   "torch.flagos.memory_summary() and memory_snapshot() tell what holds it. ");
     if (reserved - allocated >= requested) {
         (void)snprintf(hint, sizeof(hint),
                        "Much of it is reserved but unused, in pieces that do not fit: "
                        "PYTORCH_ALLOC_CONF=max_split_size_mb:<n> may help. ");
     }
     return fl_fail(FL_OUT_OF_MEMORY,
-                   "flagos out of memory. Tried to allocate %s on device %d. %sThis process holds "
+                   "flagos out of memory. Tried to allocate %s on flagos:%d. %sThis process holds "
                    "%s there: %s allocated, %s reserved but unused. %s%s(%s)",
                    human(requested, asked_t), cache->device, device_text,
                    human(reserved, reserved_t), human(allocated, allocated_t),

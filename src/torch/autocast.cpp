@@ -179,9 +179,9 @@ void register_autocast() {
         torch::Library::IMPL, "_", DispatchKey::AutocastPrivateUse1, __FILE__, __LINE__);
     all->fallback(torch::CppFunction::makeFallthrough());
     if (twin.is_host) {
+        // The lists are the CPU's. The dtype stays PyTorch's float16, also CUDA's: it is kept per
+        // thread, and setting it here would change one thread alone.
         register_cpu_lists();
-        // The CPU's precision; PyTorch keeps it per thread and starts from float16.
-        at::autocast::set_autocast_dtype(kFlagos, at::kBFloat16);
         return;
     }
     static auto *const aten = new torch::Library(

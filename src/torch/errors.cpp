@@ -5,8 +5,16 @@
 #include "check.h"
 #include "twin.h"
 
+#include "fl/device.h"
+#include "fl/driver.h"
+#include "fl/route.h"
+
 #include <c10/util/Exception.h>
 
+#include <cstdlib>
+#include <cstring>
+#include <iomanip>
+#include <sstream>
 #include <string>
 
 namespace fl_torch {
@@ -41,26 +49,92 @@ bool replace_all(std::string &text, const std::string &from, const std::string &
     return changed;
 }
 
+bool contains(const std::string &text, const char *part) {
+    return text.find(part) != std::string::npos;
+}
+
 // A device name counts when it stands alone: "cuda:0", not the "cuda" of "cudaMalloc".
-bool rewrite(std::string &text) {
+bool rename_device(std::string &text) {
     if (twin.is_host) {
         return false; // "cpu" in a message may well mean the user's own CPU tensor.
     }
     bool changed = replace_all(text, "cuda:", "flagos:");
     changed |= replace_all(text, "device type cuda", "device type flagos");
     changed |= replace_all(text, "'cuda'", "'flagos'");
+    if (contains(text, "CUDA out of memory")) {
+        replace_all(text, "CUDA out of memory", "flagos out of memory");
+        changed |= replace_all(text, " GPU ", " flagos:");
+    }
     return changed;
+}
+
+// The host's allocator fails with a plain error that names itself.
+bool is_out_of_host_memory(const std::string &text) {
+    return twin.is_host && contains(text, "DefaultCPUAllocator: ") &&
+           (contains(text, "allocate memory") || contains(text, "not enough memory"));
+}
+
+std::string gibibytes(uint64_t bytes) {
+    std::ostringstream text;
+    text << std::fixed << std::setprecision(2) << static_cast<double>(bytes) / (1 << 30) << " GiB";
+    return text.str();
+}
+
+std::string out_of_host_memory(const std::string &text) {
+    std::ostringstream words;
+    words << "flagos out of memory. Tried to allocate ";
+    const char *const before = "you tried to allocate ";
+    const size_t at = text.find(before);
+    const uint64_t asked = at == std::string::npos
+                               ? 0
+                               : std::strtoull(text.c_str() + at + strlen(before), nullptr, 10);
+    if (asked != 0) {
+        words << gibibytes(asked);
+    } else {
+        words << "memory";
+    }
+    words << " on flagos:0. ";
+    uint64_t free_bytes = 0, total_bytes = 0;
+    if (fl_device_memory_info(0, &free_bytes, &total_bytes) == FL_OK) {
+        words << "The device has " << gibibytes(total_bytes) << " in total, of which "
+              << gibibytes(free_bytes) << " are free. ";
+    }
+    words << "Its memory is the host's, whose allocator counts neither what is allocated nor what "
+             "is reserved; smaller batches or a smaller dtype help.";
+    return words.str();
+}
+
+// A kernel without the dtype: say which way the operator went, since another one may have it.
+bool name_routes(std::string &text, const char *op_name) {
+    fl_slot *slot = nullptr;
+    if (!contains(text, "not implemented for") || contains(text, "(flagos: ") ||
+        fl_slot_get(op_name, &slot) != FL_OK) {
+        return false;
+    }
+    const fl_route *const route = fl_slot_route(slot);
+    std::ostringstream words;
+    words << "\n(flagos: '" << op_name << "' went by the route '"
+          << (route == nullptr ? "cpu" : fl_route_word(route->kind)) << "' on platform '"
+          << fl_platform_chosen()->name
+          << "', which has no kernel for this dtype; use another dtype, or another route if "
+             "torch_fl.routes.read() shows one)";
+    text += words.str();
+    return true;
 }
 
 } // namespace
 
 void rethrow_in_user_words(const char *op_name) {
-    (void)op_name;
     try {
         throw;
     } catch (const c10::Error &error) {
         std::string text = error.msg();
-        if (!rewrite(text)) {
+        if (is_out_of_host_memory(text)) {
+            raise_as<c10::OutOfMemoryError>(error, out_of_host_memory(text));
+        }
+        const bool routes = dynamic_cast<const c10::NotImplementedError *>(&error) != nullptr &&
+                            name_routes(text, op_name);
+        if (!rename_device(text) && !routes) {
             throw;
         }
 #define FL_TRY_CLASS(E)                               \

@@ -9,6 +9,7 @@
 #include "guard.h"
 #include "hooks.h"
 #include "interchange.h"
+#include "launch.h"
 #include "pinned.h"
 #include "register.h"
 #include "twin.h"
@@ -30,6 +31,7 @@ void load() {
                 "flagos: no platform was chosen before the adapter was loaded");
     std::call_once(once, [platform] {
         twin_choose(*platform);
+        launch_choose();
         register_allocator();
         register_guard();
         register_pinned_allocator();

@@ -6,6 +6,7 @@
 #include "check.h"
 #include "core_copy.h"
 #include "errors.h"
+#include "launch.h"
 #include "register.h"
 #include "shadow.h"
 
@@ -53,9 +54,13 @@ void refuse_pinned(const std::optional<bool> &pin_memory) {
 template <class Make>
 Tensor adopted(const Make &make) {
     ShadowFrame frame;
-    Tensor result = make();
-    frame.adopt(result);
-    return result;
+    try {
+        Tensor result = make();
+        frame.adopt(result);
+        return result;
+    } catch (...) {
+        rethrow_in_user_words("aten::empty");
+    }
 }
 
 } // namespace
@@ -134,6 +139,8 @@ Tensor &copy_(Tensor &self, const Tensor &source, bool non_blocking) {
         rethrow_in_user_words("aten::copy_");
     }
     frame.commit();
+    wait_for_launch("aten::copy_",
+                    (self.device().type() == kFlagos ? self : source).device().index());
     return self;
 }
 
@@ -166,6 +173,7 @@ Tensor to_copy(const Tensor &self, std::optional<at::ScalarType> dtype,
     Tensor result = at::native::_to_copy(*frame.show(self, false), dtype, layout, std::nullopt,
                                          pin_memory, non_blocking, memory_format);
     frame.adopt(result);
+    wait_for_launch("aten::_to_copy", self.device().index());
     return result;
 }
 

@@ -8,6 +8,7 @@
 #include "errors.h"
 #include "fallback.h"
 #include "generator.h"
+#include "launch.h"
 #include "packed.h"
 #include "register.h"
 #include "shadow.h"
@@ -133,6 +134,13 @@ c10::DeviceIndex device_index_of(const OperatorPlan &plan, const IValue *argumen
         }
         if (value.isDevice() && value.toDevice().type() == kFlagos) {
             return value.toDevice().index();
+        }
+        if (is_tensor_list(value)) {
+            for (const IValue &element : value.toListRef()) {
+                if (element.isTensor() && ShadowFrame::needs_shadow(element.toTensor())) {
+                    return element.toTensor().device().index();
+                }
+            }
         }
     }
     return -1;
@@ -278,6 +286,16 @@ bool is_structural(const OperatorPlan &plan, const c10::OperatorHandle &op) {
             unless_quantized.count(name) != 0);
 }
 
+void serve(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *stack) {
+    if (C10_LIKELY(!launch_blocking)) {
+        return route_call(plan, op, stack);
+    }
+    // Asked for first, because the call takes the arguments off the stack.
+    const auto device = device_index_of(plan, stack->data() + (stack->size() - plan.arguments));
+    route_call(plan, op, stack);
+    wait_for_launch(plan.slot->name, device);
+}
+
 } // namespace
 
 OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot)
@@ -335,7 +353,7 @@ void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *
 }
 
 void RoutedOperator::operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack *stack) {
-    route_call(plan_, op, stack);
+    serve(plan_, op, stack);
 }
 
 // --- which operators are routed
@@ -524,7 +542,7 @@ void route_late(const c10::OperatorHandle &op, c10::DispatchKeySet keys, Stack *
         }
         plan = entry.get();
     }
-    route_call(*plan, op, stack);
+    serve(*plan, op, stack);
 }
 
 } // namespace

@@ -1,6 +1,7 @@
 // typed_ops.cpp: expands hot_ops.def over typed.h. Holds no logic of its own.
 #include "typed_ops.h"
 
+#include "launch.h"
 #include "twin.h"
 #include "typed.h"
 
@@ -32,7 +33,9 @@ void register_one(torch::Library &aten, const char *name) {
 } // namespace
 
 void register_typed(torch::Library &aten) {
-    if (!twin.present) {
+    // Where each launch is waited for, the router does that: typed operators stay free of the
+    // question.
+    if (!twin.present || launch_blocking) {
         return;
     }
 #define FL_HOT(structure, name) register_one<at::_ops::structure>(aten, name);

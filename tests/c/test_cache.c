@@ -275,7 +275,7 @@ TEST(cache, out_of_memory_says_where_it_is_and_changes_nothing) {
     CHECK_POINTER(ptr, &ptr);
     const char *message = fl_last_message();
     CHECK_CONTAINS(message, " out of memory. ");
-    CHECK_CONTAINS(message, "Tried to allocate 40.00 MiB on device 0");
+    CHECK_CONTAINS(message, "Tried to allocate 40.00 MiB on flagos:0");
     CHECK_CONTAINS(message, "64.00 MiB in total, of which 14.00 MiB are free");
     CHECK_CONTAINS(message, "holds 50.00 MiB there: 33.00 MiB allocated");
     CHECK_CONTAINS(message, "17.00 MiB reserved but unused");

@@ -76,8 +76,8 @@ def run(program, device):
 
 
 def plain(error):
-    """An error's text without device names, numbers of bytes and C++ frames."""
-    text = str(error).split("\nException raised from")[0]
+    """An error's text without device names, numbers of bytes, C++ frames and what flagos adds."""
+    text = str(error).split("\nException raised from")[0].split("\n(flagos: ")[0]
     return re.sub(r"flagos(:\d+)?|cpu", "<device>", text, flags=re.IGNORECASE)
 
 

@@ -1,6 +1,7 @@
 """The command line: python -m torch_fl."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -61,6 +62,35 @@ def test_info_on_the_simulated_device():
     facts = json.loads(done.stdout)
     assert facts["platform"]["twin"] is None
     assert [device["index"] for device in facts["devices"]] == [0, 1, 2]
+
+
+def test_env_holds_what_a_report_needs():
+    done = command("env", TORCH_FL_PLATFORM="cpu", PYTORCH_ALLOC_CONF="", HF_TOKEN="secret")
+    assert done.returncode == 0, done.stderr
+    assert f"torch      {torch.__version__} ({torch.version.git_version})" in done.stdout
+    assert "platform   cpu, twin cpu" in done.stdout and "TORCH_FL_PLATFORM cpu" in done.stdout
+    assert "secret" not in done.stdout
+    done = command("env", "--json", TORCH_FL_PLATFORM="cpu", TORCH_KEY="secret")
+    facts = json.loads(done.stdout)
+    assert facts["info"]["platform"]["name"] == "cpu"
+    assert facts["packages"]["numpy"] and facts["python"].startswith(sys.version.split()[0])
+    assert facts["variables"]["TORCH_KEY"] == "(not shown)"
+
+
+def test_a_command_where_torch_fl_cannot_start():
+    """One sentence and exit status 1; `env` is for exactly this case."""
+    environment = {**os.environ, "TORCH_FL_PLATFORM": "nosuch"}
+
+    def call(*arguments):
+        words = [sys.executable, "-m", "torch_fl", *arguments]
+        return subprocess.run(words, capture_output=True, text=True, env=environment)
+
+    done = call("info")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("torch_fl cannot start: ") and done.stderr.count("\n") == 1
+    done = call("env")
+    assert done.returncode == 0, done.stderr
+    assert '"nosuch" is no platform' in done.stdout and "variables" in done.stdout
 
 
 @pytest.mark.parametrize("driver", ["cpu", "sim"])

@@ -348,6 +348,16 @@ def test_autocast():
     assert flagos.is_bf16_supported()
 
 
+def test_autocast_has_cudas_dtype_in_every_thread():
+    said = []
+    ask = lambda: said.append(torch.get_autocast_dtype("flagos"))  # noqa: E731
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    ask()
+    assert said == [torch.float16] * 2 == [torch.get_autocast_dtype("cuda")] * 2
+
+
 def test_grad_scaler():
     model = torch.nn.Linear(4, 1).to("flagos")
     before = copy.deepcopy(model)

@@ -168,7 +168,7 @@ def __getattr__(name):
     if name == "default_generators":
         return random.generators() if is_initialized() else ()
     if name == "has_magma":
-        return _device._C.platform_chosen()["twin"] == "cuda" and _torch.cuda.has_magma
+        return _device._C.platform_chosen()["twin"] == "cuda" and _serve.CUDA.has_magma
     # Asked by torch.utils.checkpoint, which else leaves the device's generators out.
     if name == "_initialized":
         return is_initialized()

@@ -14,6 +14,8 @@ from torch_fl.flagos import lazy
 
 KINDS = ("cpu", "core", "cuda")
 KIND = _C.platform_chosen()["twin"] or "core"
+# PyTorch's own module, whatever stands at torch.cuda later (see torch_fl.as_cuda).
+CUDA = torch.cuda
 
 # Reasons that several names share.
 HOST_MEMORY = (
@@ -71,5 +73,5 @@ def but_cuda(reason):
 def cuda():
     """torch.cuda with its Python side initialised; only where CUDA is the twin."""
     lazy._lazy_init()
-    torch.cuda.init()
-    return torch.cuda
+    CUDA.init()
+    return CUDA

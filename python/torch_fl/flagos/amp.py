@@ -5,6 +5,7 @@ import functools
 import torch
 
 from torch_fl import _C
+from torch_fl.flagos._serve import CUDA
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
@@ -15,7 +16,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     """Whether bfloat16 can be used on the current device."""
     if _C.platform_chosen()["twin"] == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation)
+        return CUDA.is_bf16_supported(including_emulation)
     return _C.device_count() > 0  # The host's kernels have it, natively or by way of float32.
 
 

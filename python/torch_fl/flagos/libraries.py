@@ -2,7 +2,7 @@
 
 import torch
 
-from torch_fl.flagos._serve import KIND, ONLY_CUDA, but_cuda, cuda, error, everywhere, serve
+from torch_fl.flagos._serve import CUDA, KIND, ONLY_CUDA, but_cuda, cuda, error, everywhere, serve
 from torch_fl.flagos.lazy import DeferredCallError, is_initialized
 
 NO_RUNTIME = "there is no runtime library that Python could call"
@@ -41,12 +41,12 @@ def check_error(res: int) -> None:
 
 def get_arch_list() -> list[str]:
     """Architectures that PyTorch's kernels for the twin were compiled for; empty without CUDA."""
-    return torch.cuda.get_arch_list() if KIND == "cuda" else []
+    return CUDA.get_arch_list() if KIND == "cuda" else []
 
 
 def get_gencode_flags() -> str:
     """nvcc's flags for get_arch_list; empty without CUDA."""
-    return torch.cuda.get_gencode_flags() if KIND == "cuda" else ""
+    return CUDA.get_gencode_flags() if KIND == "cuda" else ""
 
 
 def is_tf32_supported() -> bool:
@@ -101,7 +101,7 @@ class GreenContext:
 
     def __new__(cls, *args, **kwargs):
         cuda()
-        return torch.cuda.GreenContext.create(*args, **kwargs)
+        return CUDA.GreenContext.create(*args, **kwargs)
 
 
 @serve(**everywhere("PyTorch 2.11 has no such name"))

@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from torch_fl.flagos._serve import KIND, but_cuda, serve
+from torch_fl.flagos._serve import CUDA, KIND, but_cuda, serve
 
 _thread = threading.local()
 THREAD_BOUND = "torch.profiler's ranges end in the thread in which they began"
@@ -25,7 +25,7 @@ def range_push(msg: str) -> int:
     ranges = _open_ranges()
     ranges.append(record)
     if KIND == "cuda":
-        torch.cuda.nvtx.range_push(msg)
+        CUDA.nvtx.range_push(msg)
     return len(ranges) - 1
 
 
@@ -35,7 +35,7 @@ def range_pop() -> int:
     if not ranges:
         raise RuntimeError("torch.flagos.nvtx.range_pop: this thread has no open range")
     if KIND == "cuda":
-        torch.cuda.nvtx.range_pop()
+        CUDA.nvtx.range_pop()
     ranges.pop().__exit__(None, None, None)
     return len(ranges)
 
@@ -54,19 +54,19 @@ def mark(msg: str) -> None:
     """A moment in the timeline."""
     with torch.profiler.record_function(msg):
         if KIND == "cuda":
-            torch.cuda.nvtx.mark(msg)
+            CUDA.nvtx.mark(msg)
 
 
 @serve("nvtx.range_start", **but_cuda(THREAD_BOUND))
 def range_start(msg: str) -> int:
     """Begin a range that another thread may end; answers its number."""
-    return torch.cuda.nvtx.range_start(msg)
+    return CUDA.nvtx.range_start(msg)
 
 
 @serve("nvtx.range_end", **but_cuda(THREAD_BOUND))
 def range_end(range_id: int) -> None:
     """End the range of range_start's number."""
-    torch.cuda.nvtx.range_end(range_id)
+    CUDA.nvtx.range_end(range_id)
 
 
 __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]

@@ -4,7 +4,7 @@ import contextlib
 
 import torch
 
-from torch_fl.flagos._serve import HOST_MEMORY, cuda, serve
+from torch_fl.flagos._serve import CUDA, HOST_MEMORY, cuda, serve
 from torch_fl.flagos.device import checked_index
 
 NO_POOLS = {"cpu": HOST_MEMORY, "core": "the core's allocator has one pool a stream and no others"}
@@ -37,4 +37,4 @@ class CUDAPluggableAllocator(torch.cuda.CUDAPluggableAllocator):
 @serve(**NO_PLUGINS)
 def change_current_allocator(allocator) -> None:
     """Let `allocator` serve the device from now on; RuntimeError once the present one was used."""
-    torch.cuda.change_current_allocator(allocator)
+    CUDA.change_current_allocator(allocator)

@@ -9,7 +9,7 @@ from typing import Optional
 import torch
 
 from torch_fl import _C
-from torch_fl.flagos._serve import KIND, cuda, error, serve
+from torch_fl.flagos._serve import CUDA as _CUDA, KIND, cuda, error, serve
 from torch_fl.flagos.device import (
     Device,
     checked_index,
@@ -103,7 +103,7 @@ def from_cuda(stream: torch.cuda.Stream) -> Stream:
 
 def to_cuda(stream: Optional[torch.Stream]) -> Optional[torch.cuda.Stream]:
     """The same stream as one of torch.cuda; only where CUDA is the twin. None stays None."""
-    if stream is None or isinstance(stream, torch.cuda.Stream):
+    if stream is None or isinstance(stream, _CUDA.Stream):
         return stream
     return cuda().Stream(
         stream_id=stream.stream_id, device_index=stream.device_index, device_type=CUDA

@@ -1,0 +1,302 @@
+"""Run code that was written for `cuda` on flagos: `with torch_fl.as_cuda():`.
+
+Inside, "cuda" means flagos wherever a device is named, torch.cuda answers with torch.flagos, and
+flagos tensors say that they are cuda tensors. A TorchFunctionMode translates what passes through
+PyTorch's operators; `_patches` lists the few names that it cannot see. Everything is undone at the
+end. Errors go on speaking of flagos, where the work is done.
+"""
+
+import contextlib
+import functools
+import importlib
+import sys
+import threading
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from torch_fl import _cuda_module
+from torch_fl._cuda_module import to_flagos, translated
+from torch_fl.flagos._serve import KIND
+
+_lock = threading.Lock()
+_undo = []  # What brings each patched name back; guarded by _lock.
+_users = 0  # How many `with` blocks are open, in all threads; guarded by _lock.
+_MISSING = object()
+_device_held = torch.Tensor.device.__get__
+
+
+@functools.cache
+def _as_cuda_device(index):
+    return torch.device("cuda") if index is None else torch.device("cuda", index)
+
+
+# --- what passes through the operators -----------------------------------------------------------
+
+
+def _device(function, args, kwargs):
+    """torch.device(0) means the accelerator; other devices stay what was written."""
+    result = function(*args, **kwargs)
+    by_number = args and isinstance(args[0], int)
+    return _as_cuda_device(result.index) if by_number and result.type == "flagos" else result
+
+
+def _parsed(function, args, kwargs):
+    """What Module.to was asked for, which modules may keep as their device."""
+    device, *rest = function(*args, **kwargs)
+    if device is not None and device.type == "flagos":
+        device = _as_cuda_device(device.index)
+    return device, *rest
+
+
+def _move(tensor, device=None, non_blocking=False, **kwargs):
+    if device is None:
+        device = "flagos"
+    elif isinstance(device, int):
+        device = torch.device("flagos", device)
+    return tensor.to(to_flagos(device), non_blocking=non_blocking, **kwargs)
+
+
+def _cuda(function, args, kwargs):
+    if "async" in kwargs:
+        kwargs = {**kwargs, "non_blocking": kwargs["async"]}
+        del kwargs["async"]
+    return _move(*args, **kwargs)
+
+
+def _type(function, args, kwargs):
+    tensor, *rest = args
+    wanted = rest[0] if rest else kwargs.get("dtype")
+    typed = _cuda_module.typed(wanted)
+    if typed is not None:
+        return tensor.to("flagos", typed)
+    result = function(*args, **kwargs)
+    return result.replace("torch.flagos.", "torch.cuda.") if isinstance(result, str) else result
+
+
+_SPECIAL = {
+    torch.device: _device,
+    torch._C._nn._parse_to: _parsed,
+    torch.Tensor.cuda: _cuda,
+    torch.Tensor.type: _type,
+}
+
+
+class _Mode(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if not _users:  # A thread that outlives the `with` block.
+            return function(*args, **kwargs)
+        special = _SPECIAL.get(function)
+        if special is not None:
+            return special(function, args, kwargs)
+        for value in args:
+            if type(value) is str or type(value) is torch.device:
+                args = [to_flagos(value) for value in args]
+                break
+        if kwargs:
+            kwargs = {name: to_flagos(value) for name, value in kwargs.items()}
+        return function(*args, **kwargs)
+
+
+# --- what does not -------------------------------------------------------------------------------
+
+
+def _started(start):
+    """Modes belong to a thread; one that is started inside runs inside."""
+
+    @functools.wraps(start)
+    def call(thread):
+        run = thread.run
+
+        def inside():
+            with _Mode():
+                run()
+
+        thread.run = inside
+        return start(thread)
+
+    return call
+
+
+def _backward(run):
+    """Tensor.backward is an operator of its own, below which the mode would be off: hooks and
+    backward functions of the script are below it."""
+
+    @functools.wraps(run)
+    def call(*args, **kwargs):
+        with _Mode():
+            return run(*args, **kwargs)
+
+    return call
+
+
+def _for_cuda_by_default(function):
+    """Queries of autocast, which mean CUDA where they name no device."""
+
+    @functools.wraps(function)
+    def call(*args):
+        return function(*map(to_flagos, args)) if args else function("flagos")
+
+    return call
+
+
+def _default_tensor_type(function):
+    @functools.wraps(function)
+    def call(t):
+        dtype = _cuda_module.typed(t)
+        if dtype is None:
+            return function(t)
+        torch.set_default_dtype(dtype)
+        torch.set_default_device("flagos")
+
+    return call
+
+
+def _storage_cuda(storage, device=None, non_blocking=False):
+    device = torch.device("flagos", device) if isinstance(device, int) else device
+    return storage.to(device=to_flagos(device or "flagos"), non_blocking=non_blocking)
+
+
+def _says_cuda(holder):
+    return holder.device.type in ("flagos", "cuda")
+
+
+def _device_said(tensor):
+    device = _device_held(tensor)
+    return _as_cuda_device(device.index) if device.type == "flagos" else device
+
+
+def _patches():
+    """(object, name, new value) of every name that is exchanged."""
+    autocast_mode = importlib.import_module("torch.amp.autocast_mode")
+    autocast = autocast_mode.autocast
+    context = importlib.import_module("torch.utils._device").DeviceContext
+    storage = torch.storage._StorageBase
+
+    def wrapped(owner, name, wrap=translated):
+        return owner, name, wrap(getattr(owner, name))
+
+    yield from _cuda_module.patches()
+    for name in ("Generator", "Stream", "Event"):
+        yield torch, name, _cuda_module.stand_in(getattr(torch, name))
+    yield wrapped(autocast, "__init__")
+    yield wrapped(torch.amp.GradScaler, "__init__")
+    for owner in (torch.amp, autocast_mode):
+        for name in ("custom_fwd", "custom_bwd", "is_autocast_available"):
+            yield wrapped(owner, name)
+    yield wrapped(torch._C, "_is_autocast_available")
+    for name in ("get_autocast_dtype", "set_autocast_dtype", "set_autocast_enabled"):
+        yield wrapped(torch, name)
+    yield wrapped(torch, "is_autocast_enabled", _for_cuda_by_default)
+    yield torch, "get_autocast_gpu_dtype", functools.partial(torch.get_autocast_dtype, "flagos")
+    yield torch, "set_autocast_gpu_dtype", functools.partial(torch.set_autocast_dtype, "flagos")
+    yield wrapped(torch, "set_default_tensor_type", _default_tensor_type)
+    yield wrapped(context, "__init__")
+    yield wrapped(storage, "to")
+    yield storage, "cuda", _storage_cuda
+    for kind in (storage, torch.UntypedStorage):
+        yield kind, "is_cuda", property(_says_cuda)
+    # Not by the mode: code that PyTorch calls below it (hooks of saved tensors) must see the same.
+    yield torch.Tensor, "device", property(_device_said)
+    yield torch.Tensor, "is_cuda", property(_says_cuda)
+    yield torch.backends.cuda, "is_built", lambda: True
+    yield wrapped(torch.autograd, "_engine_run_backward", _backward)
+    yield wrapped(threading.Thread, "start", _started)
+    if KIND != "cuda":
+        # Recurrent layers would arrange their weights for cuDNN.
+        yield torch.backends.cudnn, "is_acceptable", lambda tensor: False
+
+
+def _restore(storage, location):
+    """What a file calls "cuda:1", or map_location does, is put on flagos:1."""
+    if location.startswith("cuda"):
+        return torch.serialization.default_restore_location(storage, to_flagos(location))
+    return None
+
+
+def _exchange(owner, name, value):
+    names = owner if isinstance(owner, dict) else vars(owner)
+    before = names.get(name, _MISSING)
+    if isinstance(owner, dict):
+        put, remove = owner.__setitem__, owner.__delitem__
+    else:
+        put, remove = functools.partial(setattr, owner), functools.partial(delattr, owner)
+    put(name, value)
+    _undo.append(lambda: remove(name) if before is _MISSING else put(name, before))
+
+
+def _begin():
+    global _users
+    with _lock:
+        if _users == 0:
+            for patch in list(_patches()):
+                _exchange(*patch)
+            entry = (0, lambda storage: None, _restore)
+            torch.serialization._package_registry.insert(0, entry)
+            _undo.append(lambda: torch.serialization._package_registry.remove(entry))
+            device = torch.utils._device.CURRENT_DEVICE
+            _undo.append(lambda: _restore_default(device))
+        _users += 1
+
+
+def _restore_default(device):
+    if torch.utils._device.CURRENT_DEVICE != device:
+        torch.set_default_device(device)
+
+
+def _end():
+    global _users
+    with _lock:
+        _users -= 1
+        if _users == 0:
+            while _undo:
+                _undo.pop()()
+
+
+@contextlib.contextmanager
+def as_cuda():
+    """Context manager and decorator: inside, code that was written for cuda runs on flagos. In this
+    thread, and in threads that are started inside; not in other processes. What other modules took
+    from torch.cuda before, as in `from torch.cuda import Stream`, stays what it was."""
+    _begin()
+    try:
+        with _Mode():
+            yield
+    finally:
+        _end()
+
+
+def run(arguments):
+    """python -m torch_fl run: the script as `python script.py` would run it, under as_cuda."""
+    import os
+    import runpy
+    import traceback
+
+    sys.argv = [arguments.script, *arguments.arguments]
+    if not arguments.module:
+        if not os.path.exists(arguments.script):
+            print(f"torch_fl run: there is no file {arguments.script!r}", file=sys.stderr)
+            return 2
+        sys.path[0] = os.path.dirname(os.path.abspath(arguments.script))
+    try:
+        with as_cuda():
+            if arguments.module:
+                runpy.run_module(arguments.script, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(arguments.script, run_name="__main__")
+    except Exception as error:
+        # From the script on, as Python itself would show it.
+        frames = error.__traceback__
+        while frames and not _is_of_script(frames, arguments):
+            frames = frames.tb_next
+        traceback.print_exception(type(error), error, frames or error.__traceback__)
+        return 1
+    return 0
+
+
+def _is_of_script(frames, arguments):
+    names = frames.tb_frame.f_globals
+    return names.get("__name__") == "__main__" and names.get("__loader__") is not __loader__ and (
+        arguments.module or frames.tb_frame.f_code.co_filename == arguments.script
+    )

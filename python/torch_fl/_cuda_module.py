@@ -1,0 +1,218 @@
+"""The module that stands at torch.cuda inside `as_cuda`: names of torch.flagos, which take "cuda"
+for "flagos" in their arguments, and torch.cuda's own names where torch.flagos has none."""
+
+import collections
+import functools
+import inspect
+import sys
+import types
+import warnings
+
+import torch
+
+from torch_fl import flagos
+from torch_fl.flagos._serve import CUDA
+
+# Readings that scripts print or compare on the side. Where the platform cannot know one, the script
+# goes on with this answer and a warning says so once.
+_SIDE = {
+    **dict.fromkeys(
+        (
+            "memory_allocated",
+            "max_memory_allocated",
+            "memory_reserved",
+            "max_memory_reserved",
+            "memory_cached",
+            "max_memory_cached",
+        ),
+        lambda: 0,
+    ),
+    "memory_stats": collections.OrderedDict,
+    "memory_stats_as_nested_dict": dict,
+    "memory_summary": lambda: "no statistics of memory on this platform",
+    "get_device_capability": lambda: (0, 0),
+    **dict.fromkeys(
+        (
+            "reset_peak_memory_stats",
+            "reset_accumulated_memory_stats",
+            "reset_max_memory_allocated",
+            "reset_max_memory_cached",
+            "set_per_process_memory_fraction",
+        ),
+        lambda: None,
+    ),
+}
+
+
+def to_flagos(value):
+    """A device or its name with flagos for cuda; every other value as it is."""
+    kind = type(value)
+    if kind is str:
+        if value == "cuda" or value.startswith("cuda:"):
+            return "flagos" + value[4:]
+        if value.startswith("torch.cuda."):
+            return "torch.flagos." + value[11:]
+    elif kind is torch.device and value.type == "cuda":
+        return torch.device("flagos" if value.index is None else f"flagos:{value.index}")
+    return value
+
+
+def translated(function):
+    """`function` with "cuda" taken for "flagos" in its arguments."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return function(
+            *map(to_flagos, args), **{name: to_flagos(value) for name, value in kwargs.items()}
+        )
+
+    return call
+
+
+class _StandIn(type):
+    """A class in another's place: makes the other's objects and knows them."""
+
+    def __call__(cls, *args, **kwargs):
+        with torch._C.DisableTorchFunction():
+            return translated(cls._original)(*args, **kwargs)
+
+    def __instancecheck__(cls, object):
+        return isinstance(object, cls._original)
+
+    def __subclasscheck__(cls, other):
+        return issubclass(getattr(other, "_original", other), cls._original)
+
+    def __getattr__(cls, name):
+        return getattr(cls._original, name)
+
+
+def stand_in(original):
+    """The class that stands for `original` inside as_cuda."""
+    names = {"_original": original, "__doc__": original.__doc__, "__module__": original.__module__}
+    return _StandIn(original.__name__, (), names)
+
+
+# --- typed constructors: torch.cuda.FloatTensor and its like -------------------------------------
+
+
+class _TypedTensor(type):
+    def __call__(cls, *args, **kwargs):
+        with torch._C.DisableTorchFunction():
+            return getattr(torch, cls.__name__)(*args, **kwargs).to("flagos")
+
+    def __instancecheck__(cls, object):
+        return isinstance(object, torch.Tensor) and object.is_cuda and object.dtype == cls.dtype
+
+
+@functools.cache
+def _typed_tensor(name):
+    dtype = getattr(torch, name).dtype
+    return _TypedTensor(name, (), {"dtype": dtype, "is_cuda": True, "__module__": "torch.cuda"})
+
+
+def typed(wanted):
+    """The dtype of torch.cuda.FloatTensor and its like, given as a class or by name; else None."""
+    if isinstance(wanted, _TypedTensor):
+        return wanted.dtype
+    if isinstance(wanted, str) and wanted.startswith("torch.cuda."):
+        return _typed_tensor(wanted[11:]).dtype
+    return None
+
+
+# --- the modules ---------------------------------------------------------------------------------
+
+
+def _tolerant(name, function):
+    warned = []
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except NotImplementedError as error:
+            answer = _SIDE[name]()
+            if not warned:
+                warned.append(True)
+                warnings.warn(f"{error}; torch.cuda.{name} answers {answer!r}", stacklevel=2)
+            return answer
+
+    return call
+
+
+def _below_the_mode(function):
+    """torch.flagos sees tensors and devices as they are."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        with torch._C.DisableTorchFunction():
+            return translated(function)(*args, **kwargs)
+
+    return call
+
+
+class _device_of(flagos.device):
+    """torch.cuda.device_of: inside, a tensor of flagos says that it is one of cuda."""
+
+    def __init__(self, obj):
+        super().__init__(obj.get_device() if obj.is_cuda else -1)
+
+
+# They run code of the caller, which belongs inside.
+_CALLERS_CODE = ("graph", "make_graphed_callables", "_lazy_call")
+
+
+def _shown(name, value):
+    if name == "device_of":
+        return _device_of
+    if inspect.isclass(value):
+        return value if issubclass(value, BaseException) else stand_in(value)
+    if inspect.isroutine(value):
+        shown = value if name in _CALLERS_CODE else _below_the_mode(value)
+        return _tolerant(name, shown) if name in _SIDE else shown
+    return value
+
+
+class _Module(types.ModuleType):
+    """Names are made when they are first asked for and kept, but for those that change."""
+
+    def __init__(self, name, source, original):
+        super().__init__(name, original.__doc__)
+        vars(self).update(_source=source, _original=original)
+        self.__path__ = getattr(original, "__path__", [])
+        self.__file__ = getattr(original, "__file__", None)
+        self.__spec__ = original.__spec__
+
+    def __getattr__(self, name):
+        source = self._source
+        if name.startswith("__") or not hasattr(source, name):
+            if name.endswith("Tensor") and hasattr(torch, name):
+                return _typed_tensor(name)
+            return getattr(self._original, name)
+        if name in ("default_generators", "_initialized"):
+            return getattr(source, name)
+        value = getattr(source, name)
+        if isinstance(value, types.ModuleType):
+            return sys.modules.get(f"{self.__name__}.{name}", value)
+        value = _shown(name, value)
+        setattr(self, name, value)
+        return value
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        # A submodule that is imported inside as_cuda is one of torch.cuda afterwards too.
+        if isinstance(value, types.ModuleType) and value.__name__ == f"{self.__name__}.{name}":
+            setattr(self._original, name, value)
+
+    def __dir__(self):
+        return sorted({*dir(self._original), *dir(self._source)})
+
+
+def patches():
+    """(object, name, new value) for torch.cuda, its name on torch, and its submodules."""
+    module = _Module("torch.cuda", flagos, CUDA)
+    yield torch, "cuda", module
+    yield sys.modules, "torch.cuda", module
+    for name, source in vars(flagos).items():
+        original = sys.modules.get(f"torch.cuda.{name}")
+        if isinstance(source, types.ModuleType) and original is not None:
+            yield sys.modules, f"torch.cuda.{name}", _Module(f"torch.cuda.{name}", source, original)
