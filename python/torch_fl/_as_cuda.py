@@ -7,6 +7,7 @@ end. Errors go on speaking of flagos, where the work is done.
 """
 
 import contextlib
+import os
 import functools
 import importlib
 import sys
@@ -237,6 +238,9 @@ def _begin():
             _undo.append(lambda: torch.serialization._package_registry.remove(entry))
             device = torch.utils._device.CURRENT_DEVICE
             _undo.append(lambda: _restore_default(device))
+            accelerate = os.environ.pop("ACCELERATE_TORCH_DEVICE", None)  # It finds cuda by itself.
+            if accelerate is not None:
+                _undo.append(lambda: os.environ.update(ACCELERATE_TORCH_DEVICE=accelerate))
         _users += 1
 
 
@@ -269,7 +273,6 @@ def as_cuda():
 
 def run(arguments):
     """python -m torch_fl run: the script as `python script.py` would run it, under as_cuda."""
-    import os
     import runpy
     import traceback
 

@@ -1,5 +1,5 @@
-"""The functions of PyTorch, and one of safetensors, that torch_fl replaces: one table, and nothing
-outside it.
+"""What torch_fl replaces or sets outside itself, in PyTorch, safetensors and accelerate: one table,
+and nothing outside it.
 
 PyTorch 2.11 decides a few things in Python, or in C++ without a hook, by asking whether a tensor
 is on the device `cuda` or `cpu`. Those functions are wrapped here. For everything that is not on
@@ -112,8 +112,8 @@ def twin_of(tensor, freeze=False):
 
 
 def install():
-    """Replace what the table names. Again is harmless."""
-    from torch_fl import _files, _interchange, _rnn, _sharing  # noqa: F401  (they fill the table)
+    """Replace what the table names, which those modules fill. Again is harmless."""
+    from torch_fl import _files, _frameworks, _interchange, _rnn, _sharing  # noqa: F401
 
     for row in TABLE:
         row.install()
@@ -126,7 +126,8 @@ Made by `torch_fl._wrapped.page` from the code; a test compares the two.
 PyTorch has an interface for almost everything that a device does. For the functions below PyTorch
 2.11 has none: they ask in Python, or in C++ without a hook, whether a tensor is on `cuda` or `cpu`.
 torch_fl wraps them when it is loaded. Whatever is not on flagos gets the original with the same
-arguments, at the cost of one check; nothing else is replaced.
+arguments, at the cost of one check; nothing else is replaced. The last rows are of libraries that
+keep lists of devices.
 """
 
 
