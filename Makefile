@@ -14,6 +14,9 @@ SIM_TESTS := test_flagos.py test_names.py test_device.py test_stream.py test_eve
   test_storage.py test_objects.py test_errors.py test_device_rules.py test_threads.py test_cases_a.py \
   test_cases_e.py test_cases_g.py test_interchange.py test_serialization.py test_sharing.py \
   test_lifetime.py test_as_cuda.py
+# Those about the runtime, which run on a vendor's fake as well.
+FAKE_TESTS := test_device.py test_stream.py test_event.py test_memory.py test_random.py \
+  test_fallback.py test_tensor.py
 SAY := @printf '== %s\n'
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -129,6 +132,9 @@ test-python: build
 	@$(PYTEST) tests/torch
 	$(SAY) "test: PyTorch on flagos, platform sim"
 	@TORCH_FL_PLATFORM=sim $(PYTEST) $(addprefix tests/torch/,$(SIM_TESTS))
+	$(SAY) "test: PyTorch on flagos, platform musa on its fake"
+	@TORCH_FL_PLATFORM=musa TORCH_FL_VENDOR_PATH=$(CURDIR)/$(NATIVE)/fakes \
+		$(PYTEST) $(addprefix tests/torch/,$(FAKE_TESTS))
 
 # Less than 90 % of the lines of a folder is a failure.
 coverage: $(VENV)/.packages
