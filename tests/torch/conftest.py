@@ -60,7 +60,7 @@ def full(request):
 
 def run_python(code, *arguments, timeout=240, **environment):
     """Run `code` in a new interpreter whose options are only those given here, and where the
-    platform's runtime lies; None removes a variable. Answers a CompletedProcess with text output."""
+    platform's runtime lies; None removes a variable. Answers a CompletedProcess with text."""
     clean = {
         name: value
         for name, value in os.environ.items()

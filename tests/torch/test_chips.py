@@ -1,5 +1,5 @@
-"""Vendors' platforms on their fakes: libraries with that vendor's symbols over the simulated device,
-on which the very driver runs that meets the hardware. `make native` builds them."""
+"""Vendors' platforms on their fakes: libraries with that vendor's symbols over the simulated
+device, on which the very driver runs that meets the hardware. `make native` builds them."""
 
 import json
 
