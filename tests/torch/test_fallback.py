@@ -226,6 +226,14 @@ def test_operands_that_share_memory():
     assert isinstance(check_with(internally, "mul_.Tensor"), RuntimeError)
 
 
+def test_what_lies_between_operands_of_one_storage_is_not_copied():
+    x = torch.arange(100_000.0, device=D)
+    with on_cpu("mul_.Tensor"):
+        x[:4].mul_(x[-4:])
+    assert x[:5].tolist() == [0, 99_997, 2 * 99_998, 3 * 99_999, 4]
+    assert routes.read("mul_.Tensor").cpu_bytes == 3 * 4 * x.itemsize  # Both there, one back.
+
+
 def check_with(program, *operators):
     def run(device):
         with routes.using({operator: "cpu" for operator in operators}):
