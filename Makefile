@@ -14,20 +14,24 @@ SIM_TESTS := test_flagos.py test_names.py test_device.py test_stream.py test_eve
   test_storage.py test_objects.py test_errors.py test_device_rules.py test_threads.py test_cases_a.py \
   test_cases_e.py test_cases_g.py test_interchange.py test_serialization.py test_sharing.py \
   test_lifetime.py test_as_cuda.py
+# Those about the runtime, which run on a vendor's fake as well.
+FAKE_TESTS := test_device.py test_stream.py test_event.py test_memory.py test_random.py \
+  test_fallback.py test_tensor.py
 SAY := @printf '== %s\n'
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 comma := ,
 
 .DELETE_ON_ERROR:
-.PHONY: help build native demo test test-full test-cuda bench clean \
+.PHONY: help build native demo test test-full test-fuzz test-cuda coverage bench clean \
 	check-rules check-format check-exports test-c test-asan test-tsan test-cpp test-python
 
 help:
 	@echo "make build      set up .venv and build and install torch_fl there"
 	@echo "make demo       build, then sentence embeddings on flagos and on its twin"
 	@echo "make test       build, then every check and test, the large ones sampled"
-	@echo "make test-full  the same without sampling"
+	@echo "make test-full  the same without sampling, and each fuzz target for a minute"
+	@echo "make coverage   lines and branches of src/ that the C tests reach"
 	@echo "make test-cuda  the tests that need a CUDA device"
 	@echo "make bench      figures of bench/ on this machine"
 	@echo "make clean      remove build/ and what it installed; .venv stays"
@@ -63,7 +67,7 @@ $(NATIVE)/.configured: $(VENV)/.packages
 
 native: $(NATIVE)/.configured
 	$(SAY) "build: compiling what changed"
-	@$(CMAKE) --build $(NATIVE) -j $(JOBS)
+	@$(CMAKE) --build $(NATIVE) -j $(JOBS) --target all fakes
 	@$(CMAKE) --install $(NATIVE) --prefix python > $(NATIVE).log || { cat $(NATIVE).log; exit 1; }
 
 build: native $(VENV)/.package
@@ -78,7 +82,11 @@ test: build check-rules check-format check-exports test-c test-asan test-tsan te
 	$(SAY) "test: everything passed"
 
 test-full: PYTEST_OPTIONS += --full
-test-full: test
+test-full: test test-fuzz
+
+test-fuzz:
+	$(SAY) "test: the core on any input, a minute a target"
+	@tests/fuzz/run 60
 
 check-rules:
 	$(SAY) "check: include rules and house rules"
@@ -124,6 +132,14 @@ test-python: build
 	@$(PYTEST) tests/torch
 	$(SAY) "test: PyTorch on flagos, platform sim"
 	@TORCH_FL_PLATFORM=sim $(PYTEST) $(addprefix tests/torch/,$(SIM_TESTS))
+	$(SAY) "test: PyTorch on flagos, platform musa on its fake"
+	@TORCH_FL_PLATFORM=musa TORCH_FL_VENDOR_PATH=$(CURDIR)/$(NATIVE)/fakes \
+		$(PYTEST) $(addprefix tests/torch/,$(FAKE_TESTS))
+
+# Less than 90 % of the lines of a folder is a failure.
+coverage: $(VENV)/.packages
+	$(SAY) "coverage: the core in C"
+	@tools/coverage
 
 test-cuda: build
 	$(SAY) "test: PyTorch on flagos, platform cuda"

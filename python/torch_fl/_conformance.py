@@ -2,16 +2,22 @@
 
 The suite is a library of its own that speaks to a driver's table and knows nothing of torch; it is
 loaded here, when it is asked for, so that `_C` does not carry it into every process.
+
+In a working copy of the source, a chip that is not there is served by its fake, and the report
+says so.
 """
 
 import ctypes
 import os
+import pathlib
 import subprocess
 import sys
 
 import torch_fl
-from torch_fl import _lib
+from torch_fl import _C, _lib
 
+# Built by target `fakes`; nothing of the kind is installed.
+FAKES = pathlib.Path(__file__).resolve().parents[2] / "build" / "native" / "fakes"
 REPORT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p)
 
 
@@ -24,13 +30,37 @@ def _load():
     return core, suite
 
 
+def _loaded_fake():
+    """The path of a fake runtime in this process; None where the runtime is the vendor's."""
+    with open("/proc/self/maps") as lines:
+        paths = {line.split(maxsplit=5)[5].strip() for line in lines if ".so" in line}
+    for path in sorted(paths):
+        try:
+            library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
+        except OSError:
+            continue
+        if hasattr(library, "fl_fake_calls"):
+            return path
+    return None
+
+
+def _environment(name):
+    """For the process whose platform this is: where it works or is not known, as here."""
+    environment = dict(os.environ, TORCH_FL_PLATFORM=name)
+    reasons = {entry["name"]: entry["reason"] for entry in _C.platforms()}
+    if reasons.get(name) and (FAKES / name).is_dir() and "TORCH_FL_VENDOR_PATH" not in environment:
+        print(f"{reasons[name]}: its fake is used", flush=True)
+        environment["TORCH_FL_VENDOR_PATH"] = str(FAKES / name)
+    return environment
+
+
 def run(arguments):
     chosen = torch_fl.platform()["name"]
     if arguments.driver not in (None, chosen):
         # A process has one platform; the other one needs a process of its own.
         command = [sys.executable, "-m", "torch_fl", "conformance", "--driver", arguments.driver]
         command += ["--cases", arguments.cases]
-        return subprocess.call(command, env=dict(os.environ, TORCH_FL_PLATFORM=arguments.driver))
+        return subprocess.call(command, env=_environment(arguments.driver))
 
     core, suite = _load()
 
@@ -40,9 +70,12 @@ def run(arguments):
         print(f"{word:<10} {name.decode()}{reason}", flush=True)
 
     driver = core.fl_platform_driver()
+    fake = _loaded_fake()
+    served = f", served by the fake {fake}" if fake else ""
     failed = suite.fl_conformance_run(driver, arguments.cases.encode(), REPORT(report), None)
     if failed:
-        print(f"driver '{chosen}' does not conform" + (f": {failed} failed" if failed > 0 else ""))
+        count = f": {failed} failed" if failed > 0 else ""
+        print(f"driver '{chosen}' does not conform{count}{served}")
         return 1
-    print(f"driver '{chosen}' conforms")
+    print(f"driver '{chosen}' conforms{served}")
     return 0

@@ -118,7 +118,7 @@ void HostOperands::copy() {
             found->members.push_back(i);
         }
     }
-    for (const Image &image : images) {
+    for (const Image &image : apart(images)) {
         bool shared = false, written = false, empty = true;
         for (const size_t member : image.members) {
             const Operand &operand = operands_[member];
@@ -135,6 +135,30 @@ void HostOperands::copy() {
             }
         }
     }
+}
+
+// The images, divided where no byte is reached from both sides: what lies between two operands at
+// the ends of one storage need not be copied.
+std::vector<HostOperands::Image> HostOperands::apart(const std::vector<Image> &images) const {
+    std::vector<Image> result;
+    for (const Image &image : images) {
+        std::vector<std::pair<std::pair<int64_t, int64_t>, size_t>> spans;
+        for (const size_t member : image.members) {
+            auto span = span_of(operands_[member].original);
+            span.second = std::max(span.second, span.first + 1); // An empty one has a place too.
+            spans.emplace_back(span, member);
+        }
+        std::sort(spans.begin(), spans.end());
+        int64_t end = INT64_MIN;
+        for (const auto &[span, member] : spans) {
+            if (span.first >= end) {
+                result.push_back({image.storage, {}});
+            }
+            end = std::max(end, span.second);
+            result.back().members.push_back(member);
+        }
+    }
+    return result;
 }
 
 // One copy of all that the members reach, and views of it in their layouts.

@@ -47,12 +47,13 @@ class HostOperands {
         at::Tensor original, host;
         bool written;
     };
-    // Bytes of one storage, which several operands lie in.
+    // Bytes of one storage, which several operands may lie in.
     struct Image {
         const void *storage;
         std::vector<size_t> members;
     };
 
+    std::vector<Image> apart(const std::vector<Image> &images) const;
     void copy_image(const Image &image);
     void copy_alone(Operand &operand);
 

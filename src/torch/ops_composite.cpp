@@ -99,6 +99,29 @@ bool below_python(const Tensor &tensor) {
     return !tensor.key_set().has_any(c10::python_ks);
 }
 
+// A host tensor without memory that is otherwise like this one.
+Tensor described(const Tensor &tensor) {
+    const Tensor host =
+        at::from_blob(nullptr, tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
+    return tensor.requires_grad() ? wanting_gradient(host) : host;
+}
+
+// Without a twin operators run on the host: its choice, which looks at no value.
+int64_t choice_of_host(const Tensor &query, const Tensor &key, const Tensor &value,
+                       const OptionalTensor &mask, double dropout, bool causal,
+                       std::optional<double> scale, bool grouped) {
+    OptionalTensor host_mask;
+    if (mask.has_value()) {
+        host_mask = described(*mask);
+    }
+    return at::_fused_sdp_choice(described(query), described(key), described(value), host_mask,
+                                 dropout, causal, scale, grouped);
+}
+
+bool has_strides(const Tensor &tensor) {
+    return tensor.layout() == at::kStrided && !tensor.is_nested();
+}
+
 // The twin's choice. Called with the user's own tensors, above autograd, and with fake ones under
 // torch.compile, which have no memory: those get the choice that needs no kernel.
 int64_t fused_sdp_choice(const Tensor &query, const Tensor &key, const Tensor &value,
@@ -107,8 +130,14 @@ int64_t fused_sdp_choice(const Tensor &query, const Tensor &key, const Tensor &v
     constexpr int64_t kMath = 0;
     const bool real = below_python(query) && below_python(key) && below_python(value) &&
                       (!mask.has_value() || below_python(*mask));
-    if (!twin.present || !real) {
+    if (!real) {
         return kMath;
+    }
+    if (!twin.present) {
+        const bool plain = has_strides(query) && has_strides(key) && has_strides(value) &&
+                           (!mask.has_value() || has_strides(*mask));
+        return plain ? choice_of_host(query, key, value, mask, dropout, causal, scale, grouped)
+                     : kMath;
     }
     ShadowFrame frame;
     // The choice depends on who needs a gradient. A shadow has no standing in autograd, so that it

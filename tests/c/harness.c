@@ -314,12 +314,34 @@ static int list(int count, char **names) {
     return 0;
 }
 
+/* Options of whoever runs the tests are not the tests'. */
+static void forget_options(void) {
+    static const char *const prefixes[] = {"TORCH_FL_", "FLAGOS_", "PYTORCH_ALLOC_CONF="};
+    for (char **entry = environ; *entry;) {
+        bool ours = false;
+        for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+            ours = ours || strncmp(*entry, prefixes[i], strlen(prefixes[i])) == 0;
+        }
+        char name[128];
+        size_t length = strcspn(*entry, "=");
+        if (ours && length < sizeof(name)) {
+            memcpy(name, *entry, length);
+            name[length] = '\0';
+            (void)unsetenv(name);
+            entry = environ; /* The list has moved. */
+        } else {
+            entry++;
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     int count = argc - 1;
     char **names = argv + 1;
     if (count > 0 && strcmp(names[0], "-l") == 0) {
         return list(count - 1, names + 1);
     }
+    forget_options();
     int planned = 0;
     for (const test_case *test = first_test; test; test = test->next) {
         planned += is_wanted(test, count, names);

@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "driver/host.h"
 #include "fl/debug.h"
 #include "harness.h"
 #include "vendor_test.h"
@@ -100,6 +102,49 @@ TEST(platform_choice, probing_makes_no_context) {
     CHECK_INT(fake_calls(fake_of("ascend/libascendcl.so"), "aclrtSetDevice"), 0);
     CHECK_INT(fake_calls(fake_of("tsingmicro/libhpgr.so"), "txSetDevice"), 0);
     CHECK_INT(fake_calls(fake_of("gcu/libtopsrt.so"), "topsSetDevice"), 0);
+}
+
+/* --- platforms with a twin, whose driver comes from whoever knows PyTorch ----------------------
+ */
+
+static const fl_driver *runtime_below;
+
+static fl_status open_as_twin(const fl_platform *platform, const fl_driver *runtime,
+                              const fl_driver **out_driver) {
+    CHECK_INT(platform->twin, FL_TWIN_CUDA);
+    runtime_below = runtime;
+    return fl__platform_cpu.open(&fl__platform_cpu, out_driver);
+}
+
+TEST(platform_choice, a_twin_needs_a_pytorch_for_it) {
+    CHECK_CONTAINS(reason_for("ppu"), "this PyTorch was built without CUDA");
+    CHECK_STATUS(choose_fails("ppu"), FL_UNAVAILABLE);
+    CHECK_CONTAINS(fl_last_message(), "this PyTorch was built without CUDA");
+    CHECK_STATUS(fl_twin_register(FL_TWIN_CPU, open_as_twin), FL_INVALID_ARGUMENT);
+    CHECK_STATUS(fl_twin_register(FL_TWIN_CUDA, NULL), FL_INVALID_ARGUMENT);
+}
+
+TEST(platform_choice, a_twin_needs_a_card) {
+    CHECK_OK(fl_twin_register(FL_TWIN_CUDA, open_as_twin));
+    bool has_card = access("/dev/kfd", F_OK) == 0;
+    CHECK_STRING(reason_for("dcu"), has_card ? "it works" : "there is no device file /dev/kfd");
+}
+
+TEST(platform_choice, a_twin_is_given_the_runtime_below_it) {
+    use_fakes("");
+    CHECK_OK(fl_twin_register(FL_TWIN_CUDA, open_as_twin));
+    const fl_platform *platform = NULL;
+    CHECK_OK(fl_platform_choose("metax", &platform));
+    CHECK(runtime_below);
+    CHECK_STRING(runtime_below->name, "metax-direct");
+    CHECK_STATUS(fl_twin_register(FL_TWIN_CUDA, open_as_twin), FL_WRONG_STATE);
+}
+
+TEST(platform_choice, a_twin_does_without_the_runtime_below_it) {
+    use_fakes("nothing");
+    CHECK_OK(fl_twin_register(FL_TWIN_CUDA, open_as_twin));
+    CHECK_OK(fl_platform_choose("metax", NULL));
+    CHECK_POINTER(runtime_below, NULL);
 }
 
 /* --- half installed --------------------------------------------------------------------------- */

@@ -24,7 +24,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "full: only with --full")
     config.addinivalue_line(
-        "markers", "platforms(*names): skipped unless the chosen platform is one of them"
+        "markers",
+        "platforms(*names): skipped unless the chosen platform is one of them; `sim` stands for "
+        "every platform without a twin",
     )
 
 
@@ -32,11 +34,12 @@ def pytest_collection_modifyitems(config, items):
     import torch_fl
 
     chosen = torch_fl.platform()["name"]
+    alike = {chosen} if torch_fl.platform()["twin"] else {chosen, "sim"}
     for item in items:
         if item.get_closest_marker("full") and not config.getoption("--full"):
             item.add_marker(pytest.mark.skip(reason="only with --full"))
         wanted = item.get_closest_marker("platforms")
-        if wanted and chosen not in wanted.args:
+        if wanted and alike.isdisjoint(wanted.args):
             item.add_marker(
                 pytest.mark.skip(reason=f"is about {', '.join(wanted.args)}; this is {chosen}")
             )
@@ -56,12 +59,13 @@ def full(request):
 
 
 def run_python(code, *arguments, timeout=240, **environment):
-    """Run `code` in a new interpreter whose options are only those given here; None removes a
-    variable. Answers a CompletedProcess with text output."""
+    """Run `code` in a new interpreter whose options are only those given here, and where the
+    platform's runtime lies; None removes a variable. Answers a CompletedProcess with text."""
     clean = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("TORCH_FL_", "FLAGOS_")) and name != "TORCH_DEVICE_BACKEND_AUTOLOAD"
+        if name == "TORCH_FL_VENDOR_PATH"
+        or not name.startswith(("TORCH_FL_", "FLAGOS_", "TORCH_DEVICE_BACKEND_AUTOLOAD"))
     }
     for name, value in environment.items():
         clean.pop(name, None)

@@ -226,6 +226,14 @@ def test_operands_that_share_memory():
     assert isinstance(check_with(internally, "mul_.Tensor"), RuntimeError)
 
 
+def test_what_lies_between_operands_of_one_storage_is_not_copied():
+    x = torch.arange(100_000.0, device=D)
+    with on_cpu("mul_.Tensor"):
+        x[:4].mul_(x[-4:])
+    assert x[:5].tolist() == [0, 99_997, 2 * 99_998, 3 * 99_999, 4]
+    assert routes.read("mul_.Tensor").cpu_bytes == 3 * 4 * x.itemsize  # Both there, one back.
+
+
 def check_with(program, *operators):
     def run(device):
         with routes.using({operator: "cpu" for operator in operators}):
@@ -441,3 +449,26 @@ def test_memory_is_counted():
     assert torch.flagos.memory_allocated() - before >= 1 << 20
     del x
     assert torch.flagos.memory_allocated() == before
+
+
+@sim
+def test_attention_is_chosen_as_on_the_host():
+    """The choice is made above the operators that fall back, and of tensors out of reach."""
+
+    def program(device):
+        attention = torch.nn.functional.scaled_dot_product_attention
+        torch.manual_seed(0)
+        q, k, v = (torch.randn(2, 4, 6, 8).to(device).requires_grad_() for _ in range(3))
+        mask = (torch.rand(2, 1, 6, 6) > 0.2).to(device)
+        results = [
+            attention(q, k, v),
+            attention(q, k, v, is_causal=True),
+            attention(q, k, v, attn_mask=mask),
+            attention(q[..., :5], k[..., :5], v),
+            attention(q, k, v, attn_mask=torch.zeros(6, 6).to(device).requires_grad_()),
+        ]
+        sum(result.square().sum() for result in results).backward()
+        return results, q.grad, k.grad, v.grad
+
+    check(program)
+    assert "cpu" in routes.read("_scaled_dot_product_flash_attention_for_cpu").calls

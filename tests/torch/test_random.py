@@ -101,7 +101,7 @@ def test_a_generator_of_another_device_is_refused():
 
 
 def test_a_host_tensor_refuses_a_generator_of_flagos():
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="flagos"):
         torch.rand(3, generator=torch.Generator("flagos"))
 
 
