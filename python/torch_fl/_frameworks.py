@@ -12,6 +12,8 @@ class _Setting(Row):
         super().__init__("the environment", name, None, **texts)
         self.value = value
 
+    full_name = property(lambda self: f"environment variable {self.name}")
+
     def install(self):
         os.environ.setdefault(self.name, self.value)
 

@@ -126,8 +126,8 @@ Made by `torch_fl._wrapped.page` from the code; a test compares the two.
 PyTorch has an interface for almost everything that a device does. For the functions below PyTorch
 2.11 has none: they ask in Python, or in C++ without a hook, whether a tensor is on `cuda` or `cpu`.
 torch_fl wraps them when it is loaded. Whatever is not on flagos gets the original with the same
-arguments, at the cost of one check; nothing else is replaced. The last rows are of libraries that
-keep lists of devices.
+arguments, at the cost of one check; nothing else is replaced. Two rows are of other libraries,
+which keep lists of devices.
 """
 
 

@@ -1,8 +1,8 @@
 """Frameworks on flagos with the code that their users write: tiny models, random weights, no
 network.
 
-Those that take a device's name get flagos. Those that look for cuda alone, through lists of their
-own, run under torch_fl.as_cuda (fixture `ported`), as they do under `python -m torch_fl run`.
+Those that take a device's name get flagos. What looks for cuda alone, through lists of its own,
+runs under torch_fl.as_cuda (fixture `ported`), as it does under `python -m torch_fl run`.
 """
 
 import os
@@ -160,6 +160,50 @@ def test_trainer(transformers, folder, tmp_path, ported):
 # --- accelerate ----------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def fresh():
+    """accelerate without a memory of earlier tests."""
+    accelerate = pytest.importorskip("accelerate")
+    accelerate.state.AcceleratorState._reset_state()
+    accelerate.state.PartialState._reset_state()
+    yield
+    accelerate.state.AcceleratorState._reset_state()
+    accelerate.state.PartialState._reset_state()
+
+
+def test_the_accelerator_is_flagos(fresh):
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(mixed_precision="bf16")
+    assert accelerator.device.type == D
+    model, seen = torch.nn.Sequential(torch.nn.Linear(4, 1)), []
+    model[0].register_forward_hook(lambda layer, inputs, output: seen.append(output.dtype))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=4)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    losses = []
+    for batch in loader:
+        assert batch.is_flagos
+        loss = model(batch).square().mean()
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[1] < losses[0] and set(seen) == {torch.bfloat16}
+    assert accelerator.gather(torch.ones(2, device=D)).tolist() == [1, 1]
+
+
+def test_the_trainer_of_transformers_is_on_flagos(transformers, folder, tmp_path, fresh):
+    arguments = transformers.TrainingArguments(
+        tmp_path, max_steps=4, report_to=[], disable_tqdm=True, save_strategy="no"
+    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    trainer = transformers.Trainer(model, arguments, train_dataset=Sentences())
+    assert arguments.device.type == D
+    trainer.train()
+    assert trainer.model.device.type == D and trainer.state.global_step == 4
+
+
 def test_accelerator(ported):
     accelerate = pytest.importorskip("accelerate")
     accelerator = accelerate.Accelerator(mixed_precision="bf16")
@@ -270,8 +314,10 @@ def test_torchmetrics():
     assert error.compute().item() == 0.25
 
 
-def test_lightning(tmp_path, ported):
+def lightning_on(trainer_options, type_of_device, folder):
+    """Two epochs, a checkpoint, and a third epoch from it."""
     lightning = pytest.importorskip("lightning")
+    seen = set()
 
     class Module(lightning.LightningModule):
         def __init__(self):
@@ -279,13 +325,15 @@ def test_lightning(tmp_path, ported):
             self.layer = torch.nn.Linear(4, 1)
 
         def training_step(self, batch, index):
-            assert batch[0].is_cuda and self.device.type == "cuda"
-            loss = self.layer(batch[0]).square().mean()
+            assert batch[0].device.type == self.device.type == type_of_device
+            output = self.layer(batch[0])
+            seen.add(output.dtype)
+            loss = output.float().square().mean()
             self.log("loss", loss)
             return loss
 
         def validation_step(self, batch, index):
-            self.log("validation", self.layer(batch[0]).square().mean())
+            self.log("validation", self.layer(batch[0]).float().square().mean())
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.05)
@@ -296,26 +344,42 @@ def test_lightning(tmp_path, ported):
 
     def trainer(epochs):
         return lightning.Trainer(
-            accelerator="gpu",
-            devices=1,
             max_epochs=epochs,
-            precision="bf16-mixed",
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            default_root_dir=tmp_path,
+            default_root_dir=folder,
+            **trainer_options(),
         )
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         first = trainer(2)
-        module = Module()
-        first.fit(module, data, data)
+        first.fit(Module(), data, data)
         assert first.callback_metrics["validation"].item() < 10
-        first.save_checkpoint(tmp_path / "last.ckpt")
+        first.save_checkpoint(folder / "last.ckpt")
         again = trainer(3)
-        again.fit(Module(), data, data, ckpt_path=str(tmp_path / "last.ckpt"))
+        again.fit(Module(), data, data, ckpt_path=str(folder / "last.ckpt"))
         assert again.global_step == 12
+    return seen
+
+
+@pytest.mark.parametrize(
+    "precision, dtype",
+    [("32-true", torch.float32), ("bf16-mixed", torch.bfloat16), ("16-mixed", torch.float16)],
+)
+def test_lightning(tmp_path, precision, dtype):
+    pytest.importorskip("lightning")
+    from torch_fl.lightning import FlagosStrategy
+
+    assert lightning_on(
+        lambda: {"strategy": FlagosStrategy(precision=precision)}, D, tmp_path
+    ) == {dtype}
+
+
+def test_lightning_as_cuda(tmp_path, ported):
+    options = {"accelerator": "gpu", "devices": 1, "precision": "bf16-mixed"}
+    assert lightning_on(lambda: options, "cuda", tmp_path) == {torch.bfloat16}
 
 
 # --- torch's own tools ---------------------------------------------------------------------------
