@@ -108,7 +108,7 @@ MUTATIONS = [
         "devices among the arguments are translated, and checked",
         ROUTER,
         "                check_device(value.toDevice());\n",
-        "",
+        "                (void)check_device;\n",
         ("test_boxing.py", "test_boxing_arguments.py", "test_device.py"),
     ),
     Mutation(

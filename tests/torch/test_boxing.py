@@ -351,8 +351,17 @@ def test_a_view_of_a_fresh_tensor_that_somebody_else_holds_is_wrapped(operator):
     assert kept[0].device.type == "cpu" and one.device.type == other.device.type == D
     assert one.tolist() == [2, 4] and other.tolist() == [4, 6, 8]
     assert one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    assert kept[0].untyped_storage().device.type == "cpu"
     one[1] = 0
     assert other.tolist() == [0, 6, 8] and kept[0].tolist() == [0, 2, 0, 6, 8]
+
+
+def test_a_view_that_only_its_storage_shares_is_wrapped(operator):
+    """A view whose object nobody else holds, on a storage that the program holds on the CPU."""
+    table = torch.arange(6.0)
+    result = operator("(Tensor x) -> Tensor", lambda shown: table[2:])(torch.ones(1, device=D))
+    assert result.device.type == D and result.untyped_storage().device == result.device
+    assert table.device.type == table.untyped_storage().device.type == "cpu"
 
 
 def test_a_plain_cpu_tensor_of_the_program_is_not_relabelled(operator):

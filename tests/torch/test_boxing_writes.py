@@ -42,6 +42,17 @@ def test_out_is_the_callers_object():
     assert result[0] is values and result[1] is indices and values.shape == (3,)
 
 
+@pytest.mark.filterwarnings("ignore:Named tensors")
+def test_names_that_a_kernel_gives_to_out_are_the_callers():
+    named, out = torch.ones(2, 3, names=("N", "C")).to(D), torch.empty(2, 3, device=D)
+    torch.add(named, named, out=out)
+    assert out.names == ("N", "C")
+    # The shadow that showed `out` shows other tensors next, which have no names.
+    plain = torch.empty(4, device=D)
+    torch.add(torch.ones(4, device=D), 1, out=plain)
+    assert plain.names == (None,) and (plain + plain).names == (None,)
+
+
 def test_a_view_of_the_out_tensor_sees_what_was_written():
     out = torch.zeros(6, device=D)
     view = out[2:4]
