@@ -60,6 +60,17 @@ bool may_overlap_itself(const at::Tensor &tensor) {
     return tensor.numel() > 1 && at::has_internal_overlap(tensor) != at::MemOverlap::No;
 }
 
+// `tensor` once, where expand shows its elements many times.
+at::Tensor without_repeats(const at::Tensor &tensor) {
+    at::DimVector sizes(tensor.sizes());
+    for (size_t i = 0; i < sizes.size(); i++) {
+        if (tensor.stride(static_cast<int64_t>(i)) == 0 && sizes[i] > 1) {
+            sizes[i] = 1;
+        }
+    }
+    return tensor.as_strided(sizes, tensor.strides());
+}
+
 // First and last byte of the storage that the elements of a tensor reach.
 std::pair<int64_t, int64_t> span_of(const at::Tensor &tensor) {
     const int64_t item = static_cast<int64_t>(tensor.itemsize());
@@ -89,7 +100,7 @@ void HostOperands::add(const at::Tensor &tensor, bool written) {
             return;
         }
     }
-    operands_.push_back({tensor, at::Tensor(), written});
+    operands_.push_back({tensor, at::Tensor(), written, {}, {}});
 }
 
 const at::Tensor &HostOperands::host_of(const at::Tensor &tensor) const {
@@ -183,12 +194,12 @@ void HostOperands::copy_image(const Image &image) {
         at::Tensor host = at::empty({0}, original.options().device(at::kCPU))
                               .set_(bytes.storage(), original.numel() == 0 ? 0 : offset,
                                     original.sizes(), original.strides());
-        operand.host = dressed(std::move(host), original);
+        operand.show(dressed(std::move(host), original));
     }
 }
 
-// Strides are kept, for operators choose the layout of their result by them; a tensor that does not
-// fill its memory is copied as the contiguous tensor that it would be after clone.
+// Strides are kept, for operators choose the layout of their result by them; of a tensor that does
+// not fill its memory, their order. What is expanded is expanded again.
 void HostOperands::copy_alone(Operand &operand) {
     const at::Tensor &original = operand.original;
     if (original._is_zerotensor()) {
@@ -196,16 +207,12 @@ void HostOperands::copy_alone(Operand &operand) {
             at::_efficientzerotensor(original.sizes(), original.options().device(at::kCPU));
         return;
     }
-    bytes_ += original.nbytes();
     const at::NoNamesGuard unnamed; // A copy of names is what `dressed` gives.
-    const at::Tensor source = physical(original);
-    at::Tensor host = at::_to_copy(source, at::TensorOptions().device(at::kCPU));
-    if (host.strides() != source.strides() && source.is_non_overlapping_and_dense()) {
-        at::Tensor strided = at::empty_strided(source.sizes(), source.strides(), host.options());
-        strided.copy_(host);
-        host = strided;
-    }
-    operand.host = dressed(std::move(host), original);
+    const at::Tensor source = without_repeats(physical(original));
+    bytes_ += source.nbytes();
+    at::Tensor host = at::empty_like(source, at::TensorOptions().device(at::kCPU));
+    host.copy_(source);
+    operand.show(dressed(host.expand(original.sizes()), original));
 }
 
 void HostOperands::copy_back() {
@@ -221,7 +228,7 @@ void HostOperands::copy_back() {
         const at::NoNamesGuard unnamed;
         at::Tensor target = physical(operand.original);
         const at::Tensor host = physical(operand.host);
-        if (target.sizes() != host.sizes()) {
+        if (operand.is_relaid()) {
             operand.original.resize_(host.sizes());
             if (operand.original.strides() != host.strides() &&
                 host.is_non_overlapping_and_dense()) {

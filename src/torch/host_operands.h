@@ -46,6 +46,18 @@ class HostOperands {
     struct Operand {
         at::Tensor original, host;
         bool written;
+        at::DimVector sizes, strides; // Of `host`, before the operator ran.
+
+        void show(at::Tensor tensor) {
+            host = std::move(tensor);
+            sizes = host.sizes();
+            strides = host.strides();
+        }
+        // Whether the operator gave it another size or layout, as out= may get.
+        bool is_relaid() const {
+            return host.sizes() != c10::IntArrayRef(sizes) ||
+                   host.strides() != c10::IntArrayRef(strides);
+        }
     };
     // Bytes of one storage, which several operands may lie in.
     struct Image {

@@ -130,6 +130,15 @@ ROWS = [
         ("shape", "stride"),
         ("out_wrong_dtype", "out_wider"),
         sometimes="Where the dtypes fit together nothing is refused.",
+        twins=ANY_TWIN,
+    ),
+    Row(
+        AS_BEFORE,
+        ("addbmm",),
+        ("value",),
+        ("out_wrong_dtype", "out_wider"),
+        sometimes="Where the dtypes fit together nothing is refused.",
+        twins=("none",),
     ),
     Row(AS_BEFORE, ("gather", "cat"), ("shape", "stride", "nbytes"), ("errors",)),
     Row(
