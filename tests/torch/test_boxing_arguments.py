@@ -126,3 +126,13 @@ def test_an_operator_without_a_kernel_for_anyone_says_so():
     with pytest.raises(NotImplementedError, match="fl_boxing::nobody.*flagos"):
         torch.ops.fl_boxing.nobody(torch.ones(1, device=D))
     library._destroy()
+
+
+def test_lists_that_are_written_are_written_back():
+    x = torch.ones(3, device=D)
+    lazy = torch._lazy_clone(x)
+    torch._foreach_add_([lazy, lazy], 1)
+    assert x.tolist() == [1] * 3 and lazy.tolist() == [3] * 3
+    parts = [torch.empty(0, device=D), torch.empty(0, device=D)]
+    torch.unbind_copy(torch.arange(4.0, device=D).view(2, 2), out=parts)
+    assert [part.tolist() for part in parts] == [[0, 1], [2, 3]]

@@ -212,3 +212,12 @@ thread.start()
     assert done.returncode == (1 if ending == "1 / 0" else 0), done.stderr
     assert "ZeroDivisionError" in done.stderr or ending != "1 / 0"
     assert "terminate" not in done.stderr and "Segmentation" not in done.stderr
+
+
+@pytest.mark.platforms("cpu")
+@pytest.mark.parametrize("name", ["kthvalue", "erf"], ids=["boxed", "typed"])
+def test_an_unsupported_dtype_names_operator_and_route(name):
+    arguments = {"kthvalue": (torch.ones(3, device="flagos") > 0, 1)}
+    arguments["erf"] = (torch.ones(3, device="flagos").to(torch.complex64),)
+    with pytest.raises(NotImplementedError, match=rf"'aten::{name}' went by the route 'native'"):
+        getattr(torch, name)(*arguments[name])
