@@ -45,6 +45,9 @@ const std::unordered_map<std::string_view, DeviceRule> &known_rules() {
         {"aten::addcmul", R::kLast},
         {"aten::addcmul_", R::kLast},
         {"aten::addcmul.out", R::kLast},
+        {"aten::lerp.Tensor", R::kLast},
+        {"aten::lerp_.Tensor", R::kLast},
+        {"aten::lerp.Tensor_out", R::kLast},
         {"aten::bernoulli.out", R::kOperator}, // Draws where the result lies, at any probabilities.
         {"aten::copy_", R::kOperator},
         {"aten::is_set_to", R::kOperator},
@@ -60,8 +63,7 @@ const std::unordered_map<std::string_view, DeviceRule> &known_rules() {
 bool refuses_host_numbers(std::string_view name) {
     static const auto *const families = new std::unordered_set<std::string_view>{
         "addcdiv",   "binary_cross_entropy",
-        "clamp",     "clamp_max",
-        "clamp_min", "gcd",
+        "clamp",     "gcd",
         "lcm",       "igamma",
         "igammac",   "lerp",
         "logaddexp", "logaddexp2",

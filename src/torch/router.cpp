@@ -12,6 +12,7 @@
 #include "packed.h"
 #include "register.h"
 #include "shadow.h"
+#include "structural.h"
 
 #include "check.h"
 #include "fl/device.h"
@@ -30,8 +31,7 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// --- schemas
-// ---------------------------------------------------------------------------------------
+// --- schemas -------------------------------------------------------------------------------------
 
 bool holds(const c10::TypePtr &type, c10::TypeKind kind) {
     if (type->kind() == kind) {
@@ -85,8 +85,7 @@ std::string name_of(const c10::OperatorName &name) {
     return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
-// --- one call through shadows
-// ----------------------------------------------------------------------
+// --- one call through shadows --------------------------------------------------------------------
 
 // Keeps the caller's arguments alive while shadows stand in their place on the stack.
 using Held = c10::SmallVector<IValue, 8>;
@@ -239,53 +238,6 @@ void check_generator(const OperatorPlan &plan, const IValue *arguments) {
                 "Expected a 'cpu' device type for generator but found 'flagos'");
 }
 
-// Operators on tensors that hold other tensors which only look at the holder, or are written in
-// PyTorch as other operators on what it holds, with one function for every device. So are all that
-// return a view, and all that name a device, which may be another one than the tensor's.
-bool is_structural(const OperatorPlan &plan, const c10::OperatorHandle &op) {
-    static const std::unordered_set<std::string> names = {
-        // Sparse.
-        "aten::_nnz",
-        "aten::sparse_dim",
-        "aten::dense_dim",
-        "aten::_dimI",
-        "aten::_dimV",
-        "aten::is_coalesced",
-        "aten::_coalesced_",
-        "aten::sparse_resize_",
-        "aten::sparse_resize_and_clear_",
-        "aten::resize_as_sparse_",
-        "aten::copy_sparse_to_sparse_",
-        // Quantized.
-        "aten::q_scale",
-        "aten::q_zero_point",
-        "aten::q_per_channel_scales",
-        "aten::q_per_channel_zero_points",
-        "aten::q_per_channel_axis",
-        "aten::qscheme",
-        "aten::set_.source_Storage_storage_offset",
-        // Nested.
-        "aten::_nested_tensor_size",
-        "aten::_nested_tensor_strides",
-        "aten::_nested_tensor_storage_offsets",
-        "aten::_nested_view_from_buffer",
-        "aten::is_same_size",
-    };
-    static const std::unordered_set<std::string> unless_quantized = {
-        "aten::copy_", "aten::clone", "aten::resize_", "aten::zero_"};
-    const std::string name = plan.slot->name;
-    if (!op.hasKernelForDispatchKey(plan.keys.host)) {
-        return false;
-    }
-    if (plan.keys.flagos == c10::DispatchKey::PrivateUse1) {
-        return name == "aten::_nested_view_from_buffer";
-    }
-    return plan.returns_view || has_argument(op.schema(), c10::TypeKind::DeviceObjType) ||
-           names.count(name) != 0 ||
-           (plan.keys.flagos != c10::DispatchKey::QuantizedPrivateUse1 &&
-            unless_quantized.count(name) != 0);
-}
-
 void serve(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *stack) {
     if (C10_LIKELY(!launch_blocking)) {
         return route_call(plan, op, stack);
@@ -328,8 +280,7 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
 
 void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *stack) {
     if (C10_UNLIKELY(plan.structural)) {
-        fl_tally_count(thread_state().tally, plan.slot, FL_ROUTE_VIEW);
-        op.redispatchBoxed(c10::DispatchKeySet(plan.keys.host), stack);
+        call_structural(plan, op, stack);
         return;
     }
     const IValue *const arguments = stack->data() + (stack->size() - plan.arguments);
@@ -356,8 +307,7 @@ void RoutedOperator::operator()(const c10::OperatorHandle &op, c10::DispatchKeyS
     serve(plan_, op, stack);
 }
 
-// --- which operators are routed
-// --------------------------------------------------------------------
+// --- which operators are routed ------------------------------------------------------------------
 
 namespace {
 
