@@ -113,7 +113,7 @@ def twin_of(tensor, freeze=False):
 
 def install():
     """Replace what the table names, which those modules fill. Again is harmless."""
-    from torch_fl import _files, _frameworks, _interchange, _rnn, _sharing  # noqa: F401
+    from torch_fl import _files, _frameworks, _interchange, _pinned, _rnn, _sharing  # noqa: F401
 
     for row in TABLE:
         row.install()
@@ -126,7 +126,8 @@ Made by `torch_fl._wrapped.page` from the code; a test compares the two.
 PyTorch has an interface for almost everything that a device does. For the functions below PyTorch
 2.11 has none: they ask in Python, or in C++ without a hook, whether a tensor is on `cuda` or `cpu`.
 torch_fl wraps them when it is loaded. Whatever is not on flagos gets the original with the same
-arguments, at the cost of one check; nothing else is replaced. Two rows are of other libraries,
+arguments, at the cost of one check; nothing else is replaced. Storages of the host that are asked
+for pinned memory are the exception: no argument means the accelerator's. Two rows are of other libraries,
 which keep lists of devices.
 """
 
