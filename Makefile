@@ -18,6 +18,7 @@ SIM_TESTS := test_flagos.py test_names.py test_device.py test_stream.py test_eve
 # Those about the runtime, which run on a vendor's fake as well.
 FAKE_TESTS := test_device.py test_stream.py test_event.py test_memory.py test_random.py \
   test_fallback.py test_tensor.py
+SIM_OPINFO := -k "test_operator and (float32 or int64)"
 SAY := @printf '== %s\n'
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -133,6 +134,8 @@ test-python: build
 	@$(PYTEST) tests/torch
 	$(SAY) "test: PyTorch on flagos, platform sim"
 	@TORCH_FL_PLATFORM=sim $(PYTEST) $(addprefix tests/torch/,$(SIM_TESTS))
+	$(SAY) "test: operators on the host route, platform sim"
+	@TORCH_FL_PLATFORM=sim $(PYTEST) tests/torch/test_opinfo.py $(SIM_OPINFO)
 	$(SAY) "test: PyTorch on flagos, platform musa on its fake"
 	@TORCH_FL_PLATFORM=musa TORCH_FL_VENDOR_PATH=$(CURDIR)/$(NATIVE)/fakes \
 		$(PYTEST) $(addprefix tests/torch/,$(FAKE_TESTS))

@@ -95,28 +95,11 @@ def stand_in(original):
 # --- typed constructors: torch.cuda.FloatTensor and its like -------------------------------------
 
 
-class _TypedTensor(type):
-    def __call__(cls, *args, **kwargs):
-        with torch._C.DisableTorchFunction():
-            return getattr(torch, cls.__name__)(*args, **kwargs).to("flagos")
-
-    def __instancecheck__(cls, object):
-        return isinstance(object, torch.Tensor) and object.is_cuda and object.dtype == cls.dtype
-
-
-@functools.cache
-def _typed_tensor(name):
-    dtype = getattr(torch, name).dtype
-    return _TypedTensor(name, (), {"dtype": dtype, "is_cuda": True, "__module__": "torch.cuda"})
-
-
 def typed(wanted):
     """The dtype of torch.cuda.FloatTensor and its like, given as a class or by name; else None."""
-    if isinstance(wanted, _TypedTensor):
-        return wanted.dtype
     if isinstance(wanted, str) and wanted.startswith("torch.cuda."):
-        return _typed_tensor(wanted[11:]).dtype
-    return None
+        wanted = getattr(torch.flagos, wanted[11:])
+    return getattr(wanted, "dtype", None) if isinstance(wanted, type) else None
 
 
 # --- the modules ---------------------------------------------------------------------------------
@@ -185,8 +168,6 @@ class _Module(types.ModuleType):
     def __getattr__(self, name):
         source = self._source
         if name.startswith("__") or not hasattr(source, name):
-            if name.endswith("Tensor") and hasattr(torch, name):
-                return _typed_tensor(name)
             return getattr(self._original, name)
         if name in ("default_generators", "_initialized"):
             return getattr(source, name)

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
+#include <ATen/native/DispatchStub.h>
 #include <c10/util/SmallVector.h>
 
 namespace fl_torch::sparse {
@@ -146,4 +147,27 @@ uint64_t nbytes(const at::Tensor &tensor) {
     return sum;
 }
 
+namespace {
+
+// The number of each column of `indices` in a tensor of `size`, counted row by row.
+at::Tensor flatten_indices(const at::Tensor &indices, c10::IntArrayRef size) {
+    at::Tensor flat = at::zeros({indices.size(1)}, indices.options().dtype(at::kLong));
+    int64_t stride = 1;
+    for (int64_t i = indices.size(0) - 1; i >= 0; i--) {
+        flat.add_(indices.select(0, i), stride);
+        stride *= size[static_cast<size_t>(i)];
+    }
+    return flat;
+}
+
+} // namespace
+
 } // namespace fl_torch::sparse
+
+// PyTorch asks this table by device where a new tensor is said to be coalesced; no installed header
+// declares it.
+namespace at::native {
+using flatten_indices_fn = Tensor (*)(const Tensor &, IntArrayRef);
+DECLARE_DISPATCH(flatten_indices_fn, flatten_indices_stub)
+REGISTER_PRIVATEUSE1_DISPATCH(flatten_indices_stub, &fl_torch::sparse::flatten_indices)
+} // namespace at::native

@@ -128,7 +128,15 @@ def test_an_operator_without_a_kernel_for_anyone_says_so():
     library._destroy()
 
 
-def test_lists_that_are_written_are_written_back():
+def test_lists_that_are_written_are_written_back(operator):
+    def kernel(xs):
+        for x in xs:
+            x.resize_(3).fill_(7)
+
+    xs = [torch.empty(0, device=D), torch.ones(1, device=D)]
+    operator("(Tensor(a!)[] xs) -> ()", kernel)(xs)
+    assert [x.tolist() for x in xs] == [[7] * 3] * 2
+    # Real operators whose lists are written in parts.
     x = torch.ones(3, device=D)
     lazy = torch._lazy_clone(x)
     torch._foreach_add_([lazy, lazy], 1)

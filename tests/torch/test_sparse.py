@@ -422,3 +422,15 @@ def test_inference_mode():
 def test_mkldnn_is_refused():
     with pytest.raises(NotImplementedError):
         torch.ones(2, 3, device="flagos").to_mkldnn()
+
+
+def test_a_tensor_that_says_it_is_coalesced_is_checked():
+    def make(indices):
+        indices, values = torch.tensor(indices, device="flagos"), torch.ones(2, device="flagos")
+        return torch.sparse_coo_tensor(
+            indices, values, (2, 2), is_coalesced=True, check_invariants=True
+        )
+
+    assert make([[0, 1], [0, 1]]).to_dense().tolist() == [[1, 0], [0, 1]]
+    with pytest.raises(RuntimeError, match="coalesced"):
+        make([[1, 0], [1, 0]])

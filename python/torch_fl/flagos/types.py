@@ -11,9 +11,13 @@ class _TypedTensor(type):
         return torch.empty(0, dtype=cls.dtype, device=device or "flagos").new(*args)
 
     def __instancecheck__(cls, instance):
+        if not isinstance(instance, torch.Tensor):
+            return False
+        # Below torch_fl.as_cuda, which makes a tensor say cuda.
+        with torch._C.DisableTorchFunction():
+            device = torch._C.TensorBase.device.__get__(instance)
         return (
-            isinstance(instance, torch.Tensor)
-            and instance.device.type == "flagos"
+            device.type == "flagos"
             and instance.dtype == cls.dtype
             and instance.layout == torch.strided
         )
