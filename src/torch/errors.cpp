@@ -113,10 +113,11 @@ bool name_routes(std::string &text, const char *op_name) {
     }
     const fl_route *const route = fl_slot_route(slot);
     std::ostringstream words;
-    words << "\n(flagos: '" << op_name << "' went by the route '"
-          << (route == nullptr ? "cpu" : fl_route_word(route->kind)) << "' on platform '"
-          << fl_platform_chosen()->name
-          << "', which has no kernel for this dtype; use another dtype, or another route if "
+    // Not the operator's name: programs compare this text between an operator and its foreach form,
+    // and the kernel has been named.
+    words << "\n(flagos: the route '" << (route == nullptr ? "cpu" : fl_route_word(route->kind))
+          << "' of platform '" << fl_platform_chosen()->name
+          << "' has no kernel for this dtype; use another dtype, or another route if "
              "torch_fl.routes.read() shows one)";
     text += words.str();
     return true;
