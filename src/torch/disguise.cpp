@@ -10,6 +10,7 @@
 
 #include "errors.h"
 #include "register.h"
+#include "routed_ops.h"
 #include "router.h"
 #include "twin.h"
 

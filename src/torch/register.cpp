@@ -8,6 +8,7 @@
 #include "ops_attention.h"
 #include "ops_norm.h"
 #include "ops_rnn.h"
+#include "routed_ops.h"
 #include "router.h"
 #include "twin.h"
 #include "typed_ops.h"

@@ -62,12 +62,7 @@ class RoutedOperator final : public c10::OperatorKernel {
 // their route is not the typed one.
 void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, torch::jit::Stack *stack);
 
-// Register the router for every operator that it should serve, and as the fallback for those that
-// libraries register later. Operators that already have a flagos kernel are left alone. Returns how
-// many were registered.
-size_t register_router();
-
-// Offer the routes of the chosen platform for an operator that the adapter serves.
-fl_slot *offer_routes(const c10::OperatorName &name, fl_route_kind kind);
+// The same, and wait for it where each launch is to be waited for.
+void serve_call(const OperatorPlan &plan, const c10::OperatorHandle &op, torch::jit::Stack *stack);
 
 } // namespace fl_torch

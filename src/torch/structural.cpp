@@ -2,13 +2,13 @@
 #include "structural.h"
 
 #include "check.h"
+#include "schema.h"
 #include "shadow.h"
 
 #include "fl/device.h"
 
 #include <c10/core/DeviceGuard.h>
 
-#include <algorithm>
 #include <unordered_set>
 
 namespace fl_torch {
@@ -16,18 +16,6 @@ namespace fl_torch {
 namespace {
 
 using c10::IValue;
-
-bool is_device(const c10::TypePtr &type) {
-    const auto &inner = type->containedTypes();
-    return type->kind() == c10::TypeKind::DeviceObjType ||
-           std::any_of(inner.begin(), inner.end(), is_device);
-}
-
-bool names_device(const c10::FunctionSchema &schema) {
-    const auto &arguments = schema.arguments();
-    return std::any_of(arguments.begin(), arguments.end(),
-                       [](const c10::Argument &argument) { return is_device(argument.type()); });
-}
 
 // Where the parts of a new object lie: an argument that names a device goes before the operands, as
 // in PyTorch's own wrappers; nothing for another kind of device and for one without an index.
@@ -94,7 +82,8 @@ bool is_structural(const OperatorPlan &plan, const c10::OperatorHandle &op) {
     if (plan.keys.flagos == c10::DispatchKey::PrivateUse1) {
         return name == "aten::_nested_view_from_buffer";
     }
-    return plan.returns_view || names_device(op.schema()) || names.count(name) != 0 ||
+    return plan.returns_view || has_argument(op.schema(), c10::TypeKind::DeviceObjType) ||
+           names.count(name) != 0 ||
            (plan.keys.flagos != c10::DispatchKey::QuantizedPrivateUse1 &&
             unless_quantized.count(name) != 0);
 }

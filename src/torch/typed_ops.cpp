@@ -2,6 +2,7 @@
 #include "typed_ops.h"
 
 #include "launch.h"
+#include "routed_ops.h"
 #include "twin.h"
 #include "typed.h"
 
