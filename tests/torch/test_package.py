@@ -180,7 +180,7 @@ def wheel(tmp_path_factory):
     at work in it would spoil each other's files, so a process waits for another one's build."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps"]
-    command += ["--no-build-isolation", "-C", f"build-dir={ROOT / 'build' / 'wheel'}"]
+    command += ["--no-build-isolation", "--config-settings", f"build-dir={ROOT / 'build' / 'wheel'}"]
     (ROOT / "build").mkdir(exist_ok=True)
     with open(ROOT / "build" / "wheel.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
