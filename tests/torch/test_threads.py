@@ -63,8 +63,8 @@ def model_and_input():
 
 def test_eight_threads_share_one_models_weights(python):
     """20,000 operator calls in each thread; the answer of each is the answer of one alone. In a
-    process of its own: what a thread inherits (modes, the rounding of its processor) is no part of
-    the question."""
+    process of its own: after some programs PyTorch's CPU kernels round otherwise in new threads
+    than in the main one, also for plain CPU tensors."""
     code = f"import sys; sys.path.insert(0, {str(ROOT / 'tests/torch')!r}); "
     platform = torch_fl.platform()["name"]
     python(code + "import test_threads; test_threads.share_weights()", TORCH_FL_PLATFORM=platform)
