@@ -3,10 +3,10 @@
  *
  * One command builds and runs it (from the top folder; any card of compute capability 7.5 or more):
  *
- *   nvcc -O3 -std=c++17 -arch=native -Iinclude -Isrc -Isrc/kernels -o /tmp/bench_copy \
+ *   nvcc -O3 -std=c++17 -arch=native -Iinclude -Isrc -Isrc/kernels -o build/bench_copy \
  *       bench/kernels/copy.cu src/kernels/device.c src/kernels/host.c src/kernels/image.c \
  *       src/view/loops.c src/view/overlap.c src/view/view.c src/base/status.c \
- *     && /tmp/bench_copy
+ *     && build/bench_copy
  *
  * Each case is launched through the library's own launcher (device.c), on a small shape compared
  * with the host kernel, and on a large one timed: the L2 cache is flushed before each of 20 runs,

@@ -2,6 +2,7 @@
 for drivers."""
 
 import argparse
+import json
 import os
 import sys
 
@@ -14,6 +15,13 @@ def positive(text):
     if number < 1:
         raise ValueError
     return number
+
+
+def report(page, as_json):
+    """Print the facts that a module collects, as JSON or as its text."""
+    facts = page.collect()
+    print(json.dumps(facts, indent=2) if as_json else page.text(facts))
+    return 0
 
 
 def main(arguments=None):
@@ -45,10 +53,14 @@ def main(arguments=None):
         print(torch_fl._failure, file=sys.stderr)
         return 1
     if chosen.command == "info":
-        from torch_fl import _info as command
-    elif chosen.command == "env":
-        from torch_fl import _env as command
-    elif chosen.command == "run":
+        from torch_fl import _info
+
+        return report(_info, chosen.json)
+    if chosen.command == "env":
+        from torch_fl import _env
+
+        return report(_env, chosen.json)
+    if chosen.command == "run":
         from torch_fl import _as_cuda as command
     elif chosen.command == "demo":
         from torch_fl import _demo as command

@@ -7,9 +7,9 @@ end. Errors go on speaking of flagos, where the work is done.
 """
 
 import contextlib
-import os
 import functools
 import importlib
+import os
 import sys
 import threading
 

@@ -4,7 +4,6 @@ Looks at versions and settings only: it runs no operator, so that it works where
 """
 
 import importlib.metadata
-import json
 import os
 import re
 import sys
@@ -117,9 +116,3 @@ def text(facts):
     else:
         lines.append(f"torch_fl cannot be used: {facts['error']}")
     return "\n".join(lines)
-
-
-def run(arguments):
-    facts = collect()
-    print(json.dumps(facts, indent=2) if arguments.json else text(facts))
-    return 0

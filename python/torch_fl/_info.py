@@ -1,6 +1,5 @@
 """python -m torch_fl info: everything that a person asks first, as text or as JSON."""
 
-import json
 import platform as host
 
 import torch
@@ -98,9 +97,3 @@ def text(facts):
     for name in facts["unknown_variables"]:
         lines.append(f"  {name} is set and is no option: see docs/options.md")
     return "\n".join(lines)
-
-
-def run(arguments):
-    facts = collect()
-    print(json.dumps(facts, indent=2) if arguments.json else text(facts))
-    return 0

@@ -7,9 +7,8 @@ under its twin's label, and without a copy.
 import torch
 
 from torch_fl import _C
-from torch_fl._wrapped import Row, _mark, is_plain, on_flagos, on_flagos_property, twin_of
+from torch_fl._wrapped import TWIN, Row, _mark, is_plain, on_flagos, on_flagos_property, twin_of
 
-TWIN = _C.platform_chosen()["twin"]
 CPU = torch.utils.dlpack.DLDeviceType.kDLCPU
 
 # --- NumPy ---------------------------------------------------------------------------------------

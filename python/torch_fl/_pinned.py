@@ -3,10 +3,7 @@ another device. Tensors need nothing: they ask the accelerator."""
 
 import torch
 
-from torch_fl import _C
-from torch_fl._wrapped import Row, _mark
-
-TWIN = _C.platform_chosen()["twin"]
+from torch_fl._wrapped import TWIN, Row, _mark
 
 
 def _for_the_accelerator(original):

@@ -2,10 +2,7 @@
 
 import torch
 
-from torch_fl import _C
-from torch_fl._wrapped import Row, _mark
-
-TWIN = _C.platform_chosen()["twin"]
+from torch_fl._wrapped import TWIN, Row, _mark
 
 
 def _can_share_a_buffer(weights):

@@ -8,9 +8,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from torch_fl import _C
-from torch_fl._wrapped import Row, _mark, on_flagos_storage
+from torch_fl._wrapped import TWIN, Row, _mark, on_flagos_storage
 
-TWIN = _C.platform_chosen()["twin"]
 _lock = threading.Lock()
 # Storages that came from other processes: the twin's storage, by address, and its flagos storage,
 # which keeps it alive. So a storage that is sent twice arrives once.

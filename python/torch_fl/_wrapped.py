@@ -13,6 +13,9 @@ import functools
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
+from torch_fl import _C
+
+TWIN = _C.platform_chosen()["twin"]  # None where there is none.
 TABLE = []  # Row, in the order of the page.
 
 

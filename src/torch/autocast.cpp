@@ -4,6 +4,7 @@
 // float32.
 #include "autocast.h"
 
+#include "schema.h"
 #include "twin.h"
 
 #include <ATen/ATen.h>
@@ -127,12 +128,11 @@ void register_cpu_lists() {
             op->hasKernelForDispatchKey(DispatchKey::AutocastPrivateUse1)) {
             continue;
         }
-        const std::string full =
-            name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-        handles->push_back(dispatcher.registerImpl(
-            name, DispatchKey::AutocastPrivateUse1,
-            c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<CpuPolicy>(policy_of(full))),
-            std::nullopt, nullptr, "flagos autocast"));
+        handles->push_back(
+            dispatcher.registerImpl(name, DispatchKey::AutocastPrivateUse1,
+                                    c10::KernelFunction::makeFromBoxedFunctor(
+                                        std::make_unique<CpuPolicy>(policy_of(name_of(name)))),
+                                    std::nullopt, nullptr, "flagos autocast"));
     }
 }
 

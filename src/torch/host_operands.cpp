@@ -27,13 +27,6 @@ at::Tensor physical(const at::Tensor &tensor) {
     return result;
 }
 
-// Names of dimensions, which a kernel reads from its operands and writes to its results.
-void copy_names(const at::Tensor &from, const at::Tensor &to) {
-    const c10::NamedTensorMetaInterface *const names =
-        from.unsafeGetTensorImpl()->named_tensor_meta();
-    to.unsafeGetTensorImpl()->set_named_tensor_meta(names == nullptr ? nullptr : names->clone());
-}
-
 // `host` with what `original` says about itself beside its memory.
 at::Tensor dressed(at::Tensor host, const at::Tensor &original) {
     if (original.is_conj()) {
@@ -45,9 +38,7 @@ at::Tensor dressed(at::Tensor host, const at::Tensor &original) {
     if (original.unsafeGetTensorImpl()->is_wrapped_number()) {
         host.unsafeGetTensorImpl()->set_wrapped_number(true);
     }
-    if (original.unsafeGetTensorImpl()->has_named_tensor_meta()) {
-        copy_names(original, host);
-    }
+    copy_names(*original.unsafeGetTensorImpl(), *host.unsafeGetTensorImpl());
     return host;
 }
 
@@ -63,12 +54,14 @@ bool may_overlap_itself(const at::Tensor &tensor) {
 // `tensor` once, where expand shows its elements many times.
 at::Tensor without_repeats(const at::Tensor &tensor) {
     at::DimVector sizes(tensor.sizes());
+    bool repeats = false;
     for (size_t i = 0; i < sizes.size(); i++) {
         if (tensor.stride(static_cast<int64_t>(i)) == 0 && sizes[i] > 1) {
             sizes[i] = 1;
+            repeats = true;
         }
     }
-    return tensor.as_strided(sizes, tensor.strides());
+    return repeats ? tensor.as_strided(sizes, tensor.strides()) : tensor;
 }
 
 // First and last byte of the storage that the elements of a tensor reach.
@@ -245,10 +238,7 @@ void HostOperands::copy_back() {
         } else {
             target.copy_(host);
         }
-        if (operand.host.unsafeGetTensorImpl()->has_named_tensor_meta() ||
-            operand.original.unsafeGetTensorImpl()->has_named_tensor_meta()) {
-            copy_names(operand.host, operand.original);
-        }
+        copy_names(*operand.host.unsafeGetTensorImpl(), *operand.original.unsafeGetTensorImpl());
     }
 }
 
@@ -282,9 +272,7 @@ at::Tensor HostOperands::returned(const at::Tensor &result) {
     if (result.is_neg()) {
         device = at::_neg_view(device);
     }
-    if (result.unsafeGetTensorImpl()->has_named_tensor_meta()) {
-        copy_names(result, device);
-    }
+    copy_names(*result.unsafeGetTensorImpl(), *device.unsafeGetTensorImpl());
     return device;
 }
 

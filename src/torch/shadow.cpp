@@ -59,7 +59,8 @@ bool same_layout(const c10::TensorImpl &a, const c10::TensorImpl &b) {
            a.storage_offset() == b.storage_offset();
 }
 
-// Names of dimensions, or that there are none.
+} // namespace
+
 void copy_names(const c10::TensorImpl &from, c10::TensorImpl &to) {
     const c10::NamedTensorMetaInterface *const names = from.named_tensor_meta();
     if (names != nullptr) {
@@ -68,8 +69,6 @@ void copy_names(const c10::TensorImpl &from, c10::TensorImpl &to) {
         to.set_named_tensor_meta(nullptr);
     }
 }
-
-} // namespace
 
 // --- one shadow
 // ------------------------------------------------------------------------------------

@@ -206,6 +206,10 @@ class ShadowFrame {
     Extra *extra_ = nullptr; // Owned; deleted by release.
 };
 
+// Names of dimensions, or that there are none: kernels read them from operands and write them to
+// results.
+void copy_names(const c10::TensorImpl &from, c10::TensorImpl &to);
+
 // Give a tensor that only this call holds the flagos label: tensor, storage and keys.
 void relabel(c10::TensorImpl *impl);
 
