@@ -18,7 +18,7 @@ SIM_TESTS := test_flagos.py test_names.py test_device.py test_stream.py test_eve
 # Those about the runtime, which run on a vendor's fake as well.
 FAKE_TESTS := test_device.py test_stream.py test_event.py test_memory.py test_random.py \
   test_fallback.py test_tensor.py
-SIM_OPINFO := -k "test_operator and (float32 or int64)"
+SIM_OPINFO := -k "(test_operator or test_foreach or test_sparse) and (float32 or int64) or test_errors or test_jagged"
 SAY := @printf '== %s\n'
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -84,6 +84,7 @@ test: build check-rules check-format check-exports test-c test-asan test-tsan te
 	$(SAY) "test: everything passed"
 
 test-full: PYTEST_OPTIONS += --full
+test-full: SIM_OPINFO :=
 test-full: test test-fuzz
 
 test-fuzz:

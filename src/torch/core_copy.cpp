@@ -53,11 +53,18 @@ fl_view view_of(void *data, fl_dtype dtype, at::IntArrayRef shape, at::IntArrayR
     view.data = data;
     view.offset = 0;
     view.dtype = dtype;
-    view.ndim = static_cast<int32_t>(shape.size());
-    TORCH_CHECK(shape.size() <= FL_VIEW_DIMS_MAX, "flagos: a tensor of ", shape.size(),
-                " dimensions exceeds the limit of ", FL_VIEW_DIMS_MAX);
-    std::copy(shape.begin(), shape.end(), view.shape);
-    std::copy(stride.begin(), stride.end(), view.stride);
+    view.ndim = 0;
+    // PyTorch's tensors may have any number of dimensions. No memory holds a tensor with more than
+    // 63 that are longer than one; both sides of a copy leave out the same.
+    for (size_t i = 0; i < shape.size(); i++) {
+        if (shape[i] != 1) {
+            TORCH_CHECK(view.ndim < FL_VIEW_DIMS_MAX, "flagos: a tensor of ", shape.size(),
+                        " dimensions has more than ", FL_VIEW_DIMS_MAX, " to copy");
+            view.shape[view.ndim] = shape[i];
+            view.stride[view.ndim] = stride[i];
+            view.ndim++;
+        }
+    }
     return view;
 }
 

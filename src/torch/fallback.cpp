@@ -103,8 +103,9 @@ void call_on_cpu(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
     operands.set_device(resolved(c10::Device(kFlagos)));
     for (const auto &argument : plan.relevant) {
         const IValue &value = arguments[argument.index];
-        each_tensor(value,
-                    [&](const at::Tensor &tensor) { operands.add(tensor, argument.written); });
+        each_tensor(value, [&](const at::Tensor &tensor) {
+            operands.add(tensor, argument.written, argument.out);
+        });
         if (value.isDevice() && value.toDevice().type() == kFlagos) {
             operands.set_device(resolved(value.toDevice()));
         }

@@ -81,7 +81,7 @@ at::Tensor bytes_of(const at::Tensor &tensor, int64_t begin, int64_t end) {
 
 } // namespace
 
-void HostOperands::add(const at::Tensor &tensor, bool written) {
+void HostOperands::add(const at::Tensor &tensor, bool written, bool may_grow) {
     if (!ShadowFrame::needs_shadow(tensor)) {
         given_.push_back(tensor.unsafeGetTensorImpl());
         return;
@@ -90,10 +90,11 @@ void HostOperands::add(const at::Tensor &tensor, bool written) {
     for (Operand &operand : operands_) {
         if (operand.original.is_same(tensor)) {
             operand.written |= written;
+            operand.may_grow |= may_grow;
             return;
         }
     }
-    operands_.push_back({tensor, at::Tensor(), written, {}, {}});
+    operands_.push_back({tensor, at::Tensor(), written, may_grow, {}, {}});
 }
 
 const at::Tensor &HostOperands::host_of(const at::Tensor &tensor) const {
@@ -150,6 +151,9 @@ std::vector<HostOperands::Image> HostOperands::apart(const std::vector<Image> &i
         for (const size_t member : image.members) {
             auto span = span_of(operands_[member].original);
             span.second = std::max(span.second, span.first + 1); // An empty one has a place too.
+            if (operands_[member].may_grow) {
+                span.second = INT64_MAX;
+            }
             spans.emplace_back(span, member);
         }
         std::sort(spans.begin(), spans.end());

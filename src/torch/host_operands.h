@@ -17,8 +17,9 @@ namespace fl_torch {
 // Add all operands first, then `copy`, call, `copy_back`. Until copy_back no operand is touched.
 class HostOperands {
   public:
-    // Tensors that are no flagos tensors stay as they are.
-    void add(const at::Tensor &tensor, bool written);
+    // Tensors that are no flagos tensors stay as they are. One that may grow, as out= may, can come
+    // to lie on whatever is behind it in its storage.
+    void add(const at::Tensor &tensor, bool written, bool may_grow);
 
     void copy();
 
@@ -46,6 +47,7 @@ class HostOperands {
     struct Operand {
         at::Tensor original, host;
         bool written;
+        bool may_grow;
         at::DimVector sizes, strides; // Of `host`, before the operator ran.
 
         void show(at::Tensor tensor) {

@@ -42,11 +42,6 @@ at::Device core_device(const std::optional<at::Device> &device) {
     return at::Device(kFlagos, static_cast<c10::DeviceIndex>(index));
 }
 
-void require_strided(const std::optional<at::Layout> &layout) {
-    TORCH_CHECK_NOT_IMPLEMENTED(layout.value_or(at::kStrided) == at::kStrided,
-                                "flagos: empty with layout ", *layout, " is not served");
-}
-
 void refuse_pinned(const std::optional<bool> &pin_memory) {
     TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
@@ -72,7 +67,6 @@ Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
              std::optional<at::Layout> layout, std::optional<at::Device> device,
              std::optional<bool> pin_memory, std::optional<at::MemoryFormat> memory_format) {
     FL_COUNT_CALL("aten::empty.memory_format", FL_ROUTE_OWN);
-    require_strided(layout);
     refuse_pinned(pin_memory);
     if (twin.present) {
         return adopted([&] {
@@ -96,7 +90,6 @@ Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                      std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                      std::optional<at::Device> device, std::optional<bool> pin_memory) {
     FL_COUNT_CALL("aten::empty_strided", FL_ROUTE_OWN);
-    require_strided(layout);
     refuse_pinned(pin_memory);
     if (twin.present) {
         return adopted([&] {

@@ -216,8 +216,8 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
     for (uint16_t i = 0; i < arguments; i++) {
         const c10::Argument &argument = schema.arguments()[i];
         if (may_matter(argument.type())) {
-            relevant.push_back(
-                {i, writes_to(argument), holds(argument.type(), c10::TypeKind::GeneratorType)});
+            relevant.push_back({i, writes_to(argument), argument.is_out(),
+                                holds(argument.type(), c10::TypeKind::GeneratorType)});
             writes |= relevant.back().written;
             draws |= relevant.back().generator;
         }

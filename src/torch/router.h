@@ -24,6 +24,7 @@ struct OperatorPlan {
     struct Argument {
         uint16_t index;
         bool written;
+        bool out; // The operator may resize it.
         bool generator;
     };
 

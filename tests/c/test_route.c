@@ -290,14 +290,26 @@ static void count_in_child(void *argument) {
     _exit(counts.calls[FL_ROUTE_CPU] == 3 ? 0 : 1);
 }
 
+static bool stop_counting;
+
+/* Counts until it is told to stop, so that each fork meets it at work. */
+static void *count_meanwhile(void *argument) {
+    while (!__atomic_load_n(&stop_counting, __ATOMIC_ACQUIRE)) {
+        (void)count_in_thread(argument);
+    }
+    return NULL;
+}
+
 TEST(route, a_forked_child_counts_on) {
     fl_slot *slot = slot_of("forked");
     count(slot, FL_ROUTE_CPU, 1);
+    stop_counting = false;
     pthread_t thread;
-    CHECK_INT(pthread_create(&thread, NULL, count_in_thread, (void *)(uintptr_t)77), 0);
+    CHECK_INT(pthread_create(&thread, NULL, count_meanwhile, (void *)(uintptr_t)77), 0);
     for (int i = 0; i < 50; i++) {
         CHECK_INT(test_crash_of(count_in_child, slot), 0);
     }
+    __atomic_store_n(&stop_counting, true, __ATOMIC_RELEASE);
     CHECK_INT(pthread_join(thread, NULL), 0);
 }
 

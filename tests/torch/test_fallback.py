@@ -242,6 +242,24 @@ def check_with(program, *operators):
     return check(run)
 
 
+def test_an_out_that_grows_meets_what_lies_behind_it():
+    def fits(device):
+        x = torch.arange(6.0).to(device)
+        return torch.mul(x[:2], x[4:], out=x[2:2]), x
+
+    def overwrites(device):
+        x = torch.arange(6.0).to(device)
+        return torch.mul(x[:2], x[3:5], out=x[2:2]), x
+
+    def is_checked(device):
+        x = torch.arange(6).to(device)
+        torch.gather(x.clone(), 0, x[1:], out=x[:1])
+
+    check_with(fits, "mul.out")
+    check_with(overwrites, "mul.out")
+    assert "single memory location" in str(check_with(is_checked, "gather.out"))
+
+
 def test_copy_on_write_operands_stay_apart():
     def program(device):
         x = torch.arange(4.0).to(device)

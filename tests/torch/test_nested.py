@@ -64,6 +64,21 @@ def test_made_of_other_tensors():
     check(program)
 
 
+def test_a_factory_takes_jagged_for_strided():
+    def program(device):
+        x = torch.ones(2, 3, device=device)
+        return [
+            t.layout
+            for t in (
+                torch.empty(2, 3, layout=torch.jagged, device=device),
+                torch.empty_strided((2, 3), (1, 2), layout=torch.jagged, device=device),
+                torch.empty_like(x, layout=torch.jagged),
+            )
+        ]
+
+    check(program)
+
+
 @layouts
 def test_moved_and_copied(layout):
     def program(device):

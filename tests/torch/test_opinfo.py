@@ -15,10 +15,15 @@ ERRORS = {"errors": None}
 WAYS = [name for name in VARIANTS if name not in ERRORS and name not in TRANSFORMS]
 QUICK = dict.fromkeys(WAYS, 1) | {"forward": 3, "backward": 2, "inplace": 2, "out": 2}
 FULL = dict.fromkeys(WAYS)
+# No operator writes a sparse or nested result into a dense out=, and none has operands of these kinds
+# that are not contiguous.
+LAYOUT_WAYS = ("forward", "backward", "inplace", "method", "inference")
+QUICK_LAYOUTS = dict.fromkeys(LAYOUT_WAYS, 1) | {"forward": 3, "backward": 2} | ERRORS
+FULL_LAYOUTS = dict.fromkeys(LAYOUT_WAYS) | ERRORS
 
 
-def check(name, operator, dtype, limits, count_cases):
-    verdict = suite.judge(operator, dtype, limits)
+def check(name, operator, dtype, limits, count_cases, layout="strided"):
+    verdict = suite.judge(operator, dtype, limits, layout)
     count_cases(name, verdict)
     complaint = verdict.complaint()
     assert not complaint, complaint
@@ -38,6 +43,20 @@ def test_foreach(operator, dtype, full, count_cases):
 def test_python_reference(operator, dtype, full, count_cases):
     """PyTorch's references in Python, which call other operators than the kernels do."""
     check("references", operator, dtype, {"forward": None if full else 1}, count_cases)
+
+
+@pytest.mark.parametrize("operator, layout, dtype", suite.sparse_cases())
+def test_sparse(operator, layout, dtype, full, count_cases):
+    limits = FULL_LAYOUTS if full else QUICK_LAYOUTS
+    check("sparse", operator, dtype, limits, count_cases, layout)
+
+
+@pytest.mark.parametrize("operator", suite.jagged_cases())
+def test_jagged(operator, full, count_cases):
+    """PyTorch's own samples of nested tensors; its generators give floating ones."""
+    limits = dict(FULL_LAYOUTS if full else QUICK_LAYOUTS)
+    del limits["inference"]  # PyTorch cannot detach a nested tensor there.
+    check("jagged", operator, "float32", limits, count_cases, "jagged")
 
 
 @pytest.mark.parametrize("operator", suite.database("operators"))

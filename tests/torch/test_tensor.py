@@ -258,6 +258,15 @@ def test_copies_convert_broadcast_and_keep_to_the_view():
     assert isinstance(check(wrong), RuntimeError)
 
 
+def test_copies_of_more_than_64_dimensions():
+    def program(device):
+        x = torch.arange(6.0).view(2, *[1] * 64, 3).to(device)
+        wide = torch.ones((), device=device).expand([1] * 70)
+        return x.to(torch.int32).flatten(), x.clone().flatten(), wide.to("cpu", copy=True).sum()
+
+    check(program)
+
+
 def test_non_blocking_copies_are_right_once_waited_for():
     x = torch.arange(1 << 16, dtype=torch.float32)
     for _ in range(3):

@@ -152,10 +152,15 @@ def failed(error):
 # --- comparison ---------------------------------------------------------------------------------
 
 
+def flat(tensor):
+    """Its elements in one dimension; some functions refuse more than 64."""
+    # Even a contiguous tensor may have any stride in dimensions of one element.
+    return tensor.contiguous().as_strided((tensor.numel(),), (1,))
+
+
 def same_bits(a, b):
     """Whether two host tensors hold the same bits; any NaN equals any NaN."""
-    # Even a contiguous tensor may have any stride in dimensions of one element.
-    a, b = (t.contiguous().as_strided((t.numel(),), (1,)) for t in (a, b))
+    a, b = flat(a), flat(b)
     if a.numel() == 0 or torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
         return True
     if not (a.is_floating_point() or a.is_complex()):
@@ -170,10 +175,17 @@ def same_bits(a, b):
 
 
 def close(a, b):
-    """Whether two host tensors are as near as two orders of summation are."""
-    if a.is_floating_point() or a.is_complex():
-        return torch.allclose(a, b, rtol=RELATIVE[a.dtype], atol=RELATIVE[a.dtype], equal_nan=True)
-    return torch.equal(a, b)
+    """Whether two host tensors are as near as two orders of summation are: relative to the largest
+    value, since small ones may be what is left of large ones."""
+    a, b = flat(a), flat(b)
+    if not (a.is_floating_point() or a.is_complex()):
+        return torch.equal(a, b)
+    relative = RELATIVE[a.dtype]
+    if a.element_size() == 1:
+        a, b = a.float(), b.float()
+    sizes = b.abs()
+    largest = sizes[sizes.isfinite()].max().item() if sizes.isfinite().any() else 0.0
+    return torch.allclose(a, b, rtol=relative, atol=relative * max(1.0, largest), equal_nan=True)
 
 
 RELATIVE = collections.defaultdict(

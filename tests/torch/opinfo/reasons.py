@@ -54,6 +54,9 @@ HOST_OUT = "CUDA has no out= form of this operator; the host twin has."
 SLOW_CONV3D = "CUDA names a kernel that it does not have; both are refused as a RuntimeError."
 SAMPLE = "The CPU refuses the sample itself, which CUDA takes."
 
+UNSTEADY = "LAPACK on the CPU does not repeat itself: its sums depend on where memory begins."
+NO_DEVICE = "The sample names no device: such a factory makes a host tensor."
+
 AS_BEFORE = "After an exception flagos's operands are as before; the twin's kernel has begun on out."
 OWN_POOL = "PyTorch has a kernel for max_pool1d without gradients on the CPU alone; it makes no view."
 REFERENCE = "PyTorch's reference names the CPU, and rounds statistics to the input's dtype there only."
@@ -83,7 +86,9 @@ RESIZED_OPS = (
 
 ANY_TWIN = ("cpu", "cuda", "none")
 WITHOUT_TWIN = "Without a twin a result is a copy of the host's: it has its own memory and history."
-NO_SPARSE = "Platforms without a twin serve no sparse tensors."
+GAPS = "A copy to the host has no gaps between its elements: such operands have other strides there."
+ORDER = "A sum in another order, in a second derivative that makes its difference larger."
+MACHINE = "The order depends on the host's vectors."
 
 ROWS = [
     Row(
@@ -110,6 +115,20 @@ ROWS = [
         ("value",),
         sometimes=CHANCE,
         twins=ANY_TWIN,
+    ),
+    Row(
+        UNSTEADY,
+        ("linalg.lstsq", "linalg.lstsq.*"),
+        ("value",),
+        twins=("cpu",),
+        sometimes="Memory may begin alike.",
+    ),
+    Row(
+        NO_DEVICE,
+        ("arange", "linspace*", "logspace*"),
+        ("device",),
+        twins=ANY_TWIN,
+        sometimes="Most samples name a device.",
     ),
     Row(RESIZED, RESIZED_OPS, ("version",), ("out_empty", "out_wrong_shape"), twins=("cpu",)),
     Row(HOST_FILL, ("scalar_tensor",), ("version",), ("traced",), twins=("cpu",)),
@@ -140,7 +159,24 @@ ROWS = [
         sometimes="Where the dtypes fit together nothing is refused.",
         twins=("none",),
     ),
-    Row(AS_BEFORE, ("gather", "cat"), ("shape", "stride", "nbytes"), ("errors",)),
+    Row(AS_BEFORE, ("gather", "cat"), ("shape", "stride", "nbytes"), ("errors",), twins=ANY_TWIN),
+    Row(
+        GAPS,
+        ("linalg.solve_triangular",),
+        ("stride",),
+        ("noncontiguous_backward",),
+        dtypes=("complex64", "complex128"),
+        twins=("none",),
+    ),
+    Row(
+        ORDER,
+        ("linalg.householder_product",),
+        ("value",),
+        ("double_backward",),
+        dtypes=("complex64",),
+        twins=("none",),
+        sometimes=MACHINE,
+    ),
     Row(
         OWN_POOL,
         ("nn.functional.max_pool1d", "nn.MaxPool1d"),
@@ -153,7 +189,7 @@ ROWS = [
         ("_refs.native_layer_norm",),
         ("dtype", "nbytes"),
         dtypes=("bfloat16", "float16"),
-        twins=("cpu",),
+        twins=("cpu", "none"),
     ),
     Row(
         STEPS,

@@ -3,6 +3,7 @@
 A source is named by the variant that wants it. Both sides of one process share what was made.
 """
 
+import functools
 import itertools
 
 import torch
@@ -30,6 +31,59 @@ def errors(op, dtype):
 
 def has_sample(error):
     return hasattr(error.sample_input, "input")
+
+
+# --- layouts ------------------------------------------------------------------------------------
+
+SPARSE = ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
+
+
+def supports(op, layout):
+    """Whether PyTorch's database says that the operator takes operands of this layout."""
+    if layout == "jagged":
+        return has_jagged_samples(op)
+    return getattr(op, "supports_sparse" if layout == "sparse_coo" else "supports_" + layout)
+
+
+def has_jagged_samples(op):
+    try:
+        op.sample_inputs_func(op, "cpu", torch.float32, False)  # Makes none before it is asked to.
+    except RuntimeError:
+        return False
+    return True
+
+
+@functools.cache
+def in_layout(source, layout):
+    """The source that gives samples of a sparse layout for those of `source`."""
+
+    def make(op, dtype):
+        kind = getattr(torch, layout)
+        if source is errors:
+            if op.error_inputs_sparse_func is None:
+                return []
+            found = op.error_inputs_sparse_func(op, "cpu", kind)
+            return (error.sample_input for error in found if has_sample(error))
+        own = getattr(op, f"sample_inputs_{layout}_func")
+        wants = source is differentiable
+        try:
+            return iter(list(own(op, "cpu", dtype, wants, layout=kind)))
+        except NotImplementedError:  # The database says only that the operator takes them.
+            return made_sparse(source(op, dtype), kind)
+
+    return make
+
+
+def made_sparse(samples, layout):
+    blocks = {"blocksize": (1, 1)} if layout in (torch.sparse_bsr, torch.sparse_bsc) else {}
+    for sample in samples:
+        dense = sample.input
+        if isinstance(dense, torch.Tensor) and dense.dim() == 2 and dense.numel() > 0:
+            kept = torch.arange(dense.numel()).view(dense.shape) % 3 != 0
+            zeroed = torch.where(kept, dense.detach(), torch.zeros((), dtype=dense.dtype))
+            sample.input = zeroed.to_sparse(layout=layout, **blocks)
+            sample.input.requires_grad_(dense.requires_grad)
+            yield sample
 
 
 def chosen(samples, limit):

@@ -17,7 +17,7 @@ from .outcome import close, differences, same_bits
 from .peer import Peer
 from .reasons import Explained
 from .sides import FLAGOS, Side, twin_device_type, twin_name
-from .sources import Samples
+from .sources import SPARSE, Samples, in_layout, supports
 from .variants import VARIANTS
 
 # --- cases --------------------------------------------------------------------------------------
@@ -30,6 +30,7 @@ def op_id(op):
 def read_databases():
     """{suite: {identity: OpInfo}} of PyTorch's databases of operators."""
     from torch.testing._internal import common_methods_invocations as databases
+    from torch.testing._internal.opinfo.definitions import nested
 
     foreach = itertools.chain(
         databases.foreach_unary_op_db,
@@ -38,8 +39,14 @@ def read_databases():
         databases.foreach_reduce_op_db,
         databases.foreach_other_op_db,
     )
-    found = {"operators": {}, "foreach": {}, "references": {}}
-    for name, database in zip(found, (databases.op_db, foreach, databases.python_ref_db)):
+    ours = {
+        "operators": databases.op_db,
+        "foreach": foreach,
+        "references": databases.python_ref_db,
+        "jagged": nested.njt_op_db,
+    }
+    found = {name: {} for name in ours}
+    for name, database in ours.items():
         for op in database:
             found[name].setdefault(op_id(op), op)
     return found
@@ -54,7 +61,9 @@ def database(suite):
     return _databases[suite]
 
 
-def op_of(identity):
+def op_of(identity, layout="strided"):
+    if layout == "jagged":  # The same operators with other samples.
+        return database("jagged")[identity]
     database("operators")
     return next(ops[identity] for ops in _databases.values() if identity in ops)
 
@@ -69,6 +78,21 @@ def cases(suite):
     ]
 
 
+def sparse_cases():
+    """Every (operator, layout, dtype name) that the twin supports of the sparse layouts."""
+    return [
+        (identity, layout, dtype)
+        for identity, dtype in cases("operators")
+        for layout in SPARSE
+        if supports(op_of(identity), layout)
+    ]
+
+
+def jagged_cases():
+    """Operators that have samples of jagged nested tensors."""
+    return [name for name, op in database("jagged").items() if supports(op, "jagged")]
+
+
 def some_dtypes(identity):
     """A floating dtype that the operator takes, or else any other."""
     supported = [str(dtype)[6:] for dtype in op_of(identity).supported_dtypes(twin_device_type())]
@@ -81,17 +105,20 @@ _samples = Samples()
 # --- both sides ---------------------------------------------------------------------------------
 
 
-def outcomes(side, identity, dtype_name, device_type, limits):
+def outcomes(side, identity, dtype_name, device_type, limits, layout):
     """{variant: outcomes of each sample} of one case on one side; `limits` gives the number of samples
-    of each variant that is wanted."""
-    op, dtype = op_of(identity), getattr(torch, dtype_name)
+    of each variant that is wanted, `layout` that of the operands."""
+    op, dtype = op_of(identity, layout), getattr(torch, dtype_name)
     seen = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, limit in limits.items():
             variant = VARIANTS[name]
             if variant.applies(op, dtype, device_type):
-                samples = _samples.get(op, dtype, variant.source, limit)
+                source = variant.source
+                if layout in SPARSE:
+                    source = in_layout(source, layout)
+                samples = _samples.get(op, dtype, source, limit)
                 seen[name] = [variant.run(side, op, dtype, sample) for sample in samples]
     return seen
 
@@ -113,14 +140,17 @@ def on_the_twin(module, function, *arguments):
 Found = collections.namedtuple("Found", "variant index kind sentence")
 
 
-def judge(identity, dtype_name, limits):
-    """The verdict on one case; `limits` gives the number of samples of each variant."""
-    return Verdict(identity, dtype_name, limits, *compare_case(identity, dtype_name, limits))
+def judge(identity, dtype_name, limits, layout="strided"):
+    """The verdict on one case; `limits` gives the number of samples of each variant. The table of
+    reasons knows the operator on another layout than strided as "operator:layout"."""
+    name = identity if layout == "strided" else f"{identity}:{layout}"
+    found = compare_case(identity, dtype_name, limits, layout)
+    return Verdict(name, dtype_name, limits, *found)
 
 
-def compare_case(identity, dtype_name, limits):
+def compare_case(identity, dtype_name, limits, layout="strided"):
     """How many samples were compared, and what was found to differ."""
-    case = (identity, dtype_name, twin_device_type(), limits)
+    case = (identity, dtype_name, twin_device_type(), limits, layout)
     return compare(outcomes(FLAGOS, *case), on_the_twin("suite", "outcomes", *case))
 
 
