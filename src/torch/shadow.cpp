@@ -211,6 +211,12 @@ void Shadow::write_back() {
     if (C10_UNLIKELY(!storage_only_ && !same_layout(*this, *original))) {
         original->set_sizes_and_strides(sizes(), strides(), storage_offset());
     }
+    constexpr c10::DispatchKeySet lazy{c10::DispatchKey::Conjugate, c10::DispatchKey::Negative};
+    if (C10_UNLIKELY(!storage_only_ && !((key_set_ ^ original->key_set()) & lazy).empty())) {
+        // linalg_lu_solve leaves the conjugate of its result in out= and says so.
+        original->_set_conj(is_conj());
+        original->_set_neg(is_neg());
+    }
     if (C10_UNLIKELY(extra_meta_ != nullptr && !storage_only_)) {
         copy_names(*this, *original);
     }

@@ -53,6 +53,22 @@ def test_names_that_a_kernel_gives_to_out_are_the_callers():
     assert plain.names == (None,) and (plain + plain).names == (None,)
 
 
+def test_a_kernel_may_leave_the_conjugate_of_its_result_in_out():
+    """And says so by the tensor's conjugate bit, as linalg_lu_solve does."""
+
+    def program(device):
+        matrix = torch.randn(3, 3, dtype=torch.complex64).to(device)
+        factors, pivots = torch.linalg.lu_factor(matrix)
+        right = torch.randn(2, 3, dtype=torch.complex64).to(device)
+        out = torch.empty(2, 3, dtype=torch.complex64, device=device)
+        again = torch.empty(2, 3, dtype=torch.complex64, device=device).conj()
+        for target in (out, again):
+            torch.linalg.lu_solve(factors, pivots, right, left=False, out=target)
+        return out, again, out.resolve_conj(), out + 1
+
+    check(program)
+
+
 def test_a_view_of_the_out_tensor_sees_what_was_written():
     out = torch.zeros(6, device=D)
     view = out[2:4]
