@@ -63,7 +63,7 @@ $(NATIVE)/.configured: $(VENV)/.packages
 	$(SAY) "build: configuring $(NATIVE)"
 	@mkdir -p build
 	@$(CMAKE) -S . -B $(NATIVE) -G Ninja --log-level=STATUS \
-		-DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja -DPython_EXECUTABLE=$(CURDIR)/$(PY) \
+		-DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(VENV)/bin/ninja" -DPython_EXECUTABLE="$(CURDIR)/$(PY)" \
 		-DFL_BUILD_TESTS=OFF -DFL_REQUIRE_PYTHON=ON > $(NATIVE).log 2>&1 || { cat $(NATIVE).log; exit 1; }
 	@touch $@
 
@@ -106,7 +106,7 @@ check-exports: build
 # One build of the core and its tests a kind of sanitizer; the Python parts are left out there.
 define c_tests
 	@mkdir -p build
-	@$(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+	@$(CMAKE) -S . -B build/$(1) -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(VENV)/bin/ninja" \
 		-DFL_BUILD_PYTHON=OFF -DFL_SANITIZE=$(2) -DTORCH_FL_DEBUG=$(3) > build/$(1).log 2>&1 \
 		|| { cat build/$(1).log; exit 1; }
 	@$(CMAKE) --build build/$(1) -j $(JOBS)
@@ -138,7 +138,7 @@ test-python: build
 	$(SAY) "test: operators on the host route, platform sim"
 	@TORCH_FL_PLATFORM=sim $(PYTEST) tests/torch/test_opinfo.py $(SIM_OPINFO)
 	$(SAY) "test: PyTorch on flagos, platform musa on its fake"
-	@TORCH_FL_PLATFORM=musa TORCH_FL_VENDOR_PATH=$(CURDIR)/$(NATIVE)/fakes \
+	@TORCH_FL_PLATFORM=musa TORCH_FL_VENDOR_PATH="$(CURDIR)/$(NATIVE)/fakes" \
 		$(PYTEST) $(addprefix tests/torch/,$(FAKE_TESTS))
 
 # Less than 90 % of the lines of a folder is a failure.
@@ -153,7 +153,7 @@ test-cuda: build
 # The core without assertions, beside the build that is installed.
 bench: build
 	$(SAY) "bench: the core on this machine"
-	@$(CMAKE) -S . -B build/bench -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(VENV)/bin/ninja \
+	@$(CMAKE) -S . -B build/bench -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(VENV)/bin/ninja" \
 		-DFL_BUILD_PYTHON=OFF -DTORCH_FL_DEBUG=0 > build/bench.log 2>&1 \
 		|| { cat build/bench.log; exit 1; }
 	@$(CMAKE) --build build/bench -j $(JOBS) --target bench_alloc bench_copy bench_replay

@@ -57,9 +57,7 @@ typedef enum fl_option_type {
     X(LOG_FALLBACK, "FLAGOS_LOG_FALLBACK", BOOL, "0", 0, 1, "",                                   \
       "trace each operator that falls back to the CPU; like TORCH_FL_TRACE=fallback")             \
     X(LOG_DISPATCH, "FLAGOS_LOG_DISPATCH", BOOL, "0", 0, 1, "",                                   \
-      "trace the route of each operator; like TORCH_FL_TRACE=dispatch")                           \
-    X(BACKEND_CONFIG, "FLAGOS_BACKEND_CONFIG", STRING, NULL, 0, 0, "path",                        \
-      "file of rules that say which route serves an operator")
+      "trace the route of each operator; like TORCH_FL_TRACE=dispatch")
 
 typedef enum fl_option {
 #define FL_OPTION_ENUM(id, variable, type, standard, least, most, unit, meaning) FL_OPT_##id,

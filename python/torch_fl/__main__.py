@@ -17,6 +17,16 @@ def positive(text):
     return number
 
 
+def split_run(words):
+    """The words of `run` up to the script, and those behind it, which are the script's own: argparse
+    would take a "--" out of them. None where there is no script."""
+    if words[:1] == ["run"]:
+        for index, word in enumerate(words[1:], 1):
+            if not word.startswith("-"):
+                return words[: index + 1], words[index + 1 :]
+    return words, None
+
+
 def report(page, as_json):
     """Print the facts that a module collects, as JSON or as its text."""
     facts = page.collect()
@@ -38,7 +48,7 @@ def main(arguments=None):
     script = commands.add_parser("run", help="run a script that was written for cuda on flagos")
     script.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     script.add_argument("script", help="path of the script")
-    script.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    script.add_argument("arguments", nargs="*", help="arguments of the script, passed on as they are")
     demo = commands.add_parser(
         "demo", help="sentence embeddings on flagos and on its twin: compared bit by bit and timed"
     )
@@ -48,7 +58,10 @@ def main(arguments=None):
     )
     conformance.add_argument("--driver", help="platform whose driver it is (default: the chosen one)")
     conformance.add_argument("--cases", default="", help="only those whose name begins like this")
-    chosen = parser.parse_args(arguments)
+    words, passed_on = split_run(sys.argv[1:] if arguments is None else arguments)
+    chosen = parser.parse_args(words)
+    if passed_on is not None:
+        chosen.arguments = passed_on
     if torch_fl._failure is not None and chosen.command != "env":
         print(torch_fl._failure, file=sys.stderr)
         return 1

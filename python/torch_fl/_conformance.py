@@ -56,6 +56,11 @@ def _environment(name):
 
 def run(arguments):
     chosen = torch_fl.platform()["name"]
+    known = [chosen, *(entry["name"] for entry in _C.platforms())]
+    if arguments.driver not in (None, *known):
+        names = ", ".join(sorted(set(known)))
+        print(f"there is no platform '{arguments.driver}'; there are {names}", file=sys.stderr)
+        return 2
     if arguments.driver not in (None, chosen):
         # A process has one platform; the other one needs a process of its own.
         command = [sys.executable, "-m", "torch_fl", "conformance", "--driver", arguments.driver]
@@ -64,7 +69,10 @@ def run(arguments):
 
     core, suite = _load()
 
+    tried = []
+
     def report(user, name, result, text):
+        tried.append(name)
         word = suite.fl_conformance_word(result).decode()
         reason = f": {text.decode()}" if text else ""
         print(f"{word:<10} {name.decode()}{reason}", flush=True)
@@ -73,6 +81,9 @@ def run(arguments):
     fake = _loaded_fake()
     served = f", served by the fake {fake}" if fake else ""
     failed = suite.fl_conformance_run(driver, arguments.cases.encode(), REPORT(report), None)
+    if not tried:
+        print(f"no case's name begins like '{arguments.cases}'", file=sys.stderr)
+        return 2
     if failed:
         count = f": {failed} failed" if failed > 0 else ""
         print(f"driver '{chosen}' does not conform{count}{served}")

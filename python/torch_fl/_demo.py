@@ -81,7 +81,8 @@ def run(arguments):
     twin = Twin(twin_device)
     try:
         ours = _minilm.Embedder("flagos", torch_fl.flagos.synchronize)
-        print(f"platform   {chosen['name']} (twin: {twin_device})")
+        twin_of = f"twin: {twin_device}" if chosen["twin"] else f"no twin: compared with {twin_device}"
+        print(f"platform   {chosen['name']} ({twin_of})")
         print(f"device     flagos:0, {torch_fl.flagos.get_device_name(0)}")
         print(f"torch      {torch.__version__}, {torch.get_num_threads()} threads")
         print("model      all-MiniLM-L6-v2, float32", flush=True)
@@ -94,7 +95,8 @@ def run(arguments):
             twin.ask("embed", path)
             difference = compare(embeddings, torch.load(path, weights_only=True))
         print(f"\nsimilarity of the sentences\n{similarity(embeddings)}\n")
-        print(f"embeddings {'bit-identical to the twin' if not difference else difference}")
+        judge = "the twin" if chosen["twin"] else f"those of {twin_device}"
+        print(f"embeddings {difference or f'bit-identical to {judge}'}")
 
         ours.times(1), twin.ask("time", 1)  # The first runs make caches and threads.
         pairs = []

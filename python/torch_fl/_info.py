@@ -83,7 +83,7 @@ def text(facts):
     lines += ["", "platforms in the order in which they are tried"]
     for entry in facts["platforms"]:
         if entry["name"] == chosen["name"]:
-            state = "chosen"
+            state = f"chosen, but {entry['reason']}" if entry["reason"] else "chosen"
         elif entry["reason"]:
             state = f"not usable: {entry['reason']}"
         elif entry["probe_order"] < 0:

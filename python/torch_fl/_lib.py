@@ -4,8 +4,10 @@ Every failure is an ImportError that says what is wrong and what to do about it.
 a failure is allowed and fails in the same way.
 """
 
+import importlib
 import json
 import pathlib
+import struct
 import sys
 
 import torch
@@ -18,9 +20,13 @@ REINSTALL = "install torch_fl again (in its source folder: make build, or pip in
 def built_for():
     """What the adapter was built with, as written beside it by the build."""
     try:
-        return json.loads((FOLDER / "adapter.json").read_text())
-    except (OSError, ValueError) as error:
-        raise ImportError(f"torch_fl's installation is incomplete ({error}); {REINSTALL}") from None
+        facts = json.loads((FOLDER / "adapter.json").read_text())
+        str.split(facts["torch"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ImportError(
+            f"torch_fl's installation is incomplete (adapter.json: {error}); {REINSTALL}"
+        ) from None
+    return facts
 
 
 def is_command():
@@ -42,6 +48,19 @@ def _check_torch():
         )
 
 
+def _check_whole(library):
+    """Refuse a file that was cut short, which would end the process when it is mapped."""
+    with open(library, "rb") as file:
+        header = file.read(64)
+    # ELF for 64 bits: the table of sections ends the file; its offset, entry size and entries.
+    if len(header) == 64:
+        (offset,) = struct.unpack_from("<Q", header, 40)
+        entry_size, entries = struct.unpack_from("<HH", header, 58)
+        if library.stat().st_size >= offset + entry_size * entries:
+            return
+    raise ImportError(f"torch_fl's installation is incomplete ({library} is cut short); {REINSTALL}")
+
+
 def _check_owner():
     owner = torch._C._get_privateuse1_backend_name()
     if owner not in ("privateuseone", "flagos"):
@@ -56,14 +75,18 @@ def load():
     """Load the core and the adapter, choose the platform; answers the module `_C`."""
     _check_torch()
     _check_owner()
+    for library in FOLDER.glob("*.so"):
+        _check_whole(library)
     try:
-        from torch_fl import _C
+        _C = importlib.import_module("torch_fl._C")
     except ImportError as error:
         raise ImportError(f"torch_fl's core cannot be loaded: {error}; {REINSTALL}") from None
     try:
         torch.ops.load_library(ADAPTER)
     except OSError as error:
-        raise ImportError(f"torch_fl's adapter cannot be loaded: {error}; {REINSTALL}") from None
+        # PyTorch says which file, and keeps the loader's words as the cause.
+        words = error.__cause__ or error
+        raise ImportError(f"torch_fl's adapter cannot be loaded: {words}; {REINSTALL}") from None
     try:
         _C.options_check()
         # The adapter has registered the platforms that PyTorch itself drives by now.

@@ -428,7 +428,7 @@ void fl_platform_each(void (*visit)(void *user, const fl_platform *platform, con
     size_t count = list_copy(list);
     for (size_t i = 0; i < count; i++) {
         char reason[REASON_MAX];
-        bool works = list[i] == fl_platform_chosen() || list[i]->probe(list[i]) == FL_OK;
+        bool works = list[i]->probe(list[i]) == FL_OK;
         if (!works) {
             (void)snprintf(reason, sizeof(reason), "%s", fl_last_message());
         }

@@ -88,6 +88,16 @@ static fl_status count_devices(void) {
     return FL_OK;
 }
 
+/* The probe, which a platform that was asked for by name has not been put to, may know why. */
+static fl_status fail_without_device(void) {
+    const fl_platform *platform = fl_platform_chosen();
+    bool knows = platform->probe(platform) != FL_OK;
+    return fl_fail(FL_UNAVAILABLE,
+                   "platform %s has no device%s%s; without TORCH_FL_PLATFORM another platform is "
+                   "chosen, and python -m torch_fl info says what each one lacks",
+                   platform->name, knows ? ": " : "", knows ? fl_last_message() : "");
+}
+
 /* Under the lock. */
 static fl_status initialize(void) {
     if (load_state() == STATE_READY) {
@@ -96,7 +106,7 @@ static fl_status initialize(void) {
     FL_TRY(register_handlers());
     FL_TRY(count_devices());
     if (device_count == 0) {
-        return fl_fail(FL_UNAVAILABLE, "platform %s has no device", fl_platform_chosen()->name);
+        return fail_without_device();
     }
     __atomic_store_n(&state, STATE_READY, __ATOMIC_RELEASE);
     fl_trace(FL_TRACE_DEVICE, "%s is in use from now on", fl_platform_chosen()->name);

@@ -3,6 +3,7 @@
 
 #include "fl/status.h"
 
+#include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 
 namespace fl_torch {
@@ -15,6 +16,17 @@ namespace fl_torch {
 inline void check(fl_status status) {
     if (C10_UNLIKELY(status != FL_OK)) {
         raise_status(status);
+    }
+}
+
+[[noreturn]] void refuse_without_memory(const c10::TensorImpl &tensor);
+
+// A tensor whose storage was resized to nothing must not reach a kernel, which would read at NULL.
+inline void require_memory(const c10::TensorImpl &tensor) {
+    const c10::Storage &storage = tensor.unsafe_storage();
+    if (C10_UNLIKELY(storage && storage.nbytes() == 0 && tensor.numel() != 0 &&
+                     !tensor.key_set().has(c10::DispatchKey::ZeroTensor))) {
+        refuse_without_memory(tensor);
     }
 }
 

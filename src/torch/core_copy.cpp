@@ -113,9 +113,15 @@ at::Tensor &core_copy(at::Tensor &self, const at::Tensor &source, bool non_block
     if (source.is_complex() && !self.is_complex()) {
         TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");
     }
+    require_memory(*source.unsafeGetTensorImpl());
+    require_memory(*self.unsafeGetTensorImpl());
     const fl_view from = to_view(broadcast, false);
     const fl_view to = to_view(self, true);
-    check(fl_copy_view(&to, to_place(self), &from, to_place(source), non_blocking));
+    const fl_status status =
+        fl_copy_view(&to, to_place(self), &from, to_place(source), non_blocking);
+    // Overlapping operands are no ValueError in PyTorch.
+    TORCH_CHECK(status != FL_INVALID_ARGUMENT, fl_last_message());
+    check(status);
     // The bytes of a lazily conjugated or negated tensor are those of its base.
     if (self.is_conj() != source.is_conj()) {
         self.conj_physical_();

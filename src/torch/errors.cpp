@@ -172,4 +172,10 @@ void raise_status(fl_status status) {
     TORCH_CHECK(false, text);
 }
 
+void refuse_without_memory(const c10::TensorImpl &tensor) {
+    TORCH_CHECK(false, "a tensor of size ", tensor.sizes(), " on ", tensor.device(),
+                " has no memory: its storage was resized to 0 bytes. Give it its size back with "
+                "untyped_storage().resize_() before the tensor is used");
+}
+
 } // namespace fl_torch

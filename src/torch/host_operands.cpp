@@ -1,6 +1,7 @@
 // host_operands.cpp: see host_operands.h.
 #include "host_operands.h"
 
+#include "check.h"
 #include "shadow.h"
 #include "special.h"
 
@@ -85,6 +86,9 @@ void HostOperands::add(const at::Tensor &tensor, bool written, bool may_grow) {
     if (!ShadowFrame::needs_shadow(tensor)) {
         given_.push_back(tensor.unsafeGetTensorImpl());
         return;
+    }
+    if (!is_special(tensor)) {
+        require_memory(*tensor.unsafeGetTensorImpl());
     }
     device_ = tensor.device();
     for (Operand &operand : operands_) {

@@ -117,6 +117,13 @@ bool only_copies(const std::string &name) {
     return names.count(name) != 0;
 }
 
+// Factories whose composite calls a kernel of its device itself, which flagos does not have.
+bool is_routed_factory(const std::string &name) {
+    static const std::unordered_set<std::string> names = {
+        "aten::kaiser_window", "aten::kaiser_window.periodic", "aten::kaiser_window.beta"};
+    return names.count(name) != 0;
+}
+
 bool is_routed(const c10::OperatorHandle &op, const std::string &name, const KindKeys &keys) {
     if (op.hasKernelForDispatchKey(keys.flagos)) {
         return false;
@@ -125,7 +132,8 @@ bool is_routed(const c10::OperatorHandle &op, const std::string &name, const Kin
         return true;
     }
     return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
-           (twin.present || !only_copies(name)) && is_routed_composite(op, name);
+           (twin.present || !only_copies(name)) &&
+           (is_routed_factory(name) || is_routed_composite(op, name));
 }
 
 const fl_route kNativeRoute = {FL_ROUTE_NATIVE, nullptr};

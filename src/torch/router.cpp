@@ -166,10 +166,16 @@ void call_native(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
             value = shown_list(frame, held.back(), argument.written);
         }
     }
+    if (C10_UNLIKELY(plan.custom)) {
+        frame.show_autograd();
+    }
     try {
         op.redispatchBoxed(c10::DispatchKeySet(plan.keys.twin), stack);
     } catch (...) {
         rethrow_in_user_words(plan.slot->name);
+    }
+    if (C10_UNLIKELY(plan.custom)) {
+        frame.return_versions();
     }
     if (plan.writes) {
         frame.commit();
@@ -226,6 +232,7 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
         returns_view |= aliases_without_writing(result);
     }
     structural = is_structural(*this, op);
+    custom = std::string_view(slot->name).rfind("aten::", 0) != 0;
     asks_gradient = std::string_view(slot->name) == "aten::_sparse_mm_reduce_impl";
 }
 

@@ -36,6 +36,8 @@ struct OperatorPlan {
     // The operator only takes apart or puts together objects that hold tensors: PyTorch's function
     // for it works on flagos tensors as they are.
     bool structural = false;
+    // A library's operator, whose kernel may be Python or a composite of PyTorch's operators.
+    bool custom = false;
     // The kernel does other work when an operand wants a gradient.
     bool asks_gradient = false;
     DeviceRule device_rule;

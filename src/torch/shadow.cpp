@@ -4,6 +4,7 @@
 // write; nothing else of the adapter does.
 #include "shadow.h"
 
+#include "check.h"
 #include "special.h"
 
 #include <c10/core/Allocator.h>
@@ -113,6 +114,7 @@ void Shadow::bind_fields(const at::Tensor &tensor, bool written) {
     if (C10_UNLIKELY(source->has_named_tensor_meta())) {
         copy_names(*source, *this);
     }
+    require_memory(*source);
 }
 
 void Shadow::bind(const at::Tensor &tensor, bool written) {
@@ -222,6 +224,23 @@ void Shadow::write_back() {
     }
 }
 
+void Shadow::show_autograd() {
+    shows_autograd_ = true;
+    bound_version_ = static_cast<uint32_t>(version_counter().current_version());
+    if (!storage_only_ && !original_->is_inference()) {
+        key_set_ = key_set_ | c10::getAutogradRelatedKeySetFromBackend(
+                                  twin.is_host ? c10::BackendComponent::CPUBit
+                                               : c10::BackendComponent::CUDABit);
+    }
+}
+
+void Shadow::return_versions() {
+    const auto version = static_cast<uint32_t>(version_counter().current_version());
+    for (; bound_version_ != version && !original_->is_inference(); bound_version_++) {
+        original_->unsafeGetTensorImpl()->bump_version();
+    }
+}
+
 bool Shadow::release_slow() {
     const bool alone = use_count_is_one();
     if (alone && !storage_.is_alias_of(own_storage_)) {
@@ -230,6 +249,10 @@ bool Shadow::release_slow() {
     lender_ = this;
     if (alone && own_storage_.use_count() == 2) {
         extra_meta_ = nullptr;
+        if (shows_autograd_) {
+            set_autograd_meta(nullptr);
+            shows_autograd_ = false;
+        }
         return true;
     }
     c10::StorageImpl *const shown = own_storage_.unsafeGetStorageImpl();
@@ -360,6 +383,18 @@ ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool writte
 }
 
 template ThreadState::Slot &ShadowFrame::show_plain<true>(const at::Tensor &, bool);
+
+void ShadowFrame::show_autograd() {
+    for (uint32_t i = base_; i < state_.top; i++) {
+        state_.shadow(i).show_autograd();
+    }
+}
+
+void ShadowFrame::return_versions() {
+    for (uint32_t i = base_; i < state_.top; i++) {
+        state_.shadow(i).return_versions();
+    }
+}
 
 void ShadowFrame::commit_special() {
     extra_->special.write_back(*this);

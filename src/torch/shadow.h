@@ -44,7 +44,8 @@ class Shadow final : public c10::TensorImpl {
         // Two holders of the storage are the shadow itself; more, or fewer, is another story.
         // Names, and what else few tensors have, the callee may have given where the original had
         // none.
-        if (C10_LIKELY(use_count_is_one() && own_storage_.use_count() == 2 && !extra_meta_)) {
+        if (C10_LIKELY(use_count_is_one() && own_storage_.use_count() == 2 && !extra_meta_ &&
+                       !shows_autograd_)) {
             return true;
         }
         return release_slow();
@@ -53,6 +54,12 @@ class Shadow final : public c10::TensorImpl {
     // Write sizes, strides, offset, names and a replaced storage back to the original. Does nothing
     // where the callee changed none of them.
     void write_back();
+
+    // Take the original's keys of autograd too, and count what is written. Without them a shadow
+    // looks like an inference tensor, which kernels that run below autograd do not ask.
+    void show_autograd();
+    // Count for the original what the callee counted since.
+    void return_versions();
 
     const at::Tensor &original() const {
         return *original_;
@@ -82,9 +89,11 @@ class Shadow final : public c10::TensorImpl {
     c10::StorageImpl *original_storage_ = nullptr;
     void *bound_pointer_ = nullptr; // To see whether the callee replaced the memory.
     size_t bound_nbytes_ = 0;
-    Shadow *lender_ = this; // Whose storage is shown: this shadow's own, unless bound sharing.
+    Shadow *lender_ = this;      // Whose storage is shown: this shadow's own, unless bound sharing.
+    uint32_t bound_version_ = 0; // This shadow's own count when it took the keys of autograd.
     bool written_ = false;
     bool storage_only_ = false;
+    bool shows_autograd_ = false; // The callee may have given it a gradient or made it want one.
 };
 
 // Per-thread state of the adapter, reached through one initial-exec TLS load.
@@ -150,6 +159,11 @@ class ShadowFrame {
         return tensor.defined() &&
                tensor.unsafeGetTensorImpl()->device_type() == kFlagos; // device_type reads one byte
     }
+
+    // Show what has been shown as it is above autograd, to a callee that may call any operator on
+    // it as a user would; after the call, return_versions.
+    void show_autograd();
+    void return_versions();
 
     // Write back what the callee changed of written operands. Call once, after the call returned.
     void commit() {

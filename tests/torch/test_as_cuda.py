@@ -51,6 +51,7 @@ def test_exit_codes_arguments_and_tracebacks(tmp_path):
     (tmp_path / "helper.py").write_text("name = 'helper'\n")
     done = run_script(script, "--flag", "-m", "x")
     assert (done.returncode, done.stdout) == (7, "['--flag', '-m', 'x'] helper\n")
+    assert run_script(script, "--", "-h").stdout == "['--', '-h'] helper\n"
     script.write_text("import torch\ntorch.ones(2, device='cuda') + torch.ones(2)\n")
     done = run_script(script)
     assert done.returncode == 1

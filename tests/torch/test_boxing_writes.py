@@ -242,6 +242,43 @@ def test_what_a_kernel_ties_to_a_shadow_stays_with_that_tensor(operator):
     assert (torch.ones(3, device=D) * 2).names == (None,)
 
 
+def test_what_a_library_s_kernel_writes_is_counted(operator):
+    """PyTorch counts it where the kernel's own operators do: autograd must notice."""
+    write = operator("(Tensor(a!) x, Tensor[] others) -> ()", lambda x, o: (x.add_(1), None)[1])
+
+    def program(device):
+        w = torch.ones(3, device=device, requires_grad=True)
+        x = w * 1
+        y = x * x
+        other = torch.zeros(3, device=device)
+        with torch.no_grad():
+            write(x, [other, x])
+            write(other[1:], [])
+        versions = x._version, other._version
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+        return x, other, versions
+
+    check(program)
+
+
+def test_a_library_s_kernel_may_ask_for_gradients(operator):
+    def kernel(x):
+        detached = x.detach().requires_grad_()
+        with torch.enable_grad():
+            (detached * x * 3).sum().backward()
+        parameter = torch.nn.Parameter(x)
+        return x.is_inference(), detached.grad, parameter.detach().clone(), x.view(-1)[:2] * 1
+
+    ask = operator("(Tensor x) -> (bool, Tensor, Tensor, Tensor)", kernel)
+    check(lambda device: ask(torch.ones(2, 2, device=device)))
+    # What it made of the shadow is not on the tensor that the shadow shows next.
+    use = operator("(Tensor x) -> bool", lambda x: bool(x.requires_grad_() is not None and x.grad))
+    for _ in range(3):
+        assert use(torch.ones(2, device=D)) is False
+        assert not (torch.ones(2, device=D) + 1).requires_grad
+
+
 CHANGES = {
     "resize_": lambda t: t.resize_(100),
     "smaller": lambda t: t.resize_(1),

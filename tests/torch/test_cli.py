@@ -106,7 +106,12 @@ def test_conformance(driver):
 
 def test_conformance_of_an_unknown_driver():
     done = command("conformance", "--driver", "nosuch", TORCH_FL_PLATFORM="cpu")
-    assert done.returncode == 1 and "nosuch" in done.stderr
+    assert done.returncode == 2 and "there is no platform 'nosuch'; there are " in done.stderr
+
+
+def test_conformance_without_a_case_shows_nothing():
+    done = command("conformance", "--cases", "nosuch", TORCH_FL_PLATFORM="cpu")
+    assert done.returncode == 2 and "nosuch" in done.stderr and "conforms" not in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [[], ["nosuch"], ["info", "--nosuch"], ["demo", "--rounds", "0"]])

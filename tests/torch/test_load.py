@@ -1,5 +1,6 @@
 """Loading: what `import torch` and `import torch_fl` do, leave alone, and say when they cannot."""
 
+import glob
 import json
 import os
 import pathlib
@@ -199,6 +200,40 @@ def test_missing_file(copied, missing):
 def test_damaged_library(copied):
     (copied / "lib" / "libtorch_fl.so").write_bytes(b"this is no library")
     check_failure(["libtorch_fl.so", "install torch_fl again"], copied.parent)
+
+
+@pytest.mark.parametrize("cut", ["lib/libflagos.so", "lib/libtorch_fl.so"])
+def test_library_cut_short(copied, cut):
+    """As an interrupted copy leaves it; mapping it would end the process."""
+    path = copied / cut
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    check_failure([path.name, "cut short", "install torch_fl again"], copied.parent)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"torch": 5}', '"torch"', ""])
+def test_damaged_facts(copied, text):
+    (copied / "lib" / "adapter.json").write_text(text)
+    check_failure(["adapter.json", "install torch_fl again"], copied.parent)
+
+
+def test_the_loaders_own_words_are_kept(copied):
+    shutil.copy(copied / "lib" / "libflagos.so", copied / "lib" / "libtorch_fl.so")
+    (copied / "lib" / "libtorch_fl.so").chmod(0o644)
+    (copied / "lib" / "libflagos.so").unlink()
+    (copied / "_C.abi3.so").write_bytes(b"")
+    check_failure(["_C", "file too short", "install torch_fl again"], copied.parent)
+
+
+def test_a_platform_without_its_device_says_so_at_first_use(python):
+    code = (
+        "import torch, torch_fl\n"
+        "try: torch.ones(1, device='flagos')\n"
+        "except RuntimeError as error: print(error)"
+    )
+    said = python(code, TORCH_FL_PLATFORM="cuda", **NO_CUDA)
+    if not glob.glob("/dev/nvidia[0-9]*"):
+        assert "platform cuda has no device: there is no device file /dev/nvidia" in said
+        assert "TORCH_FL_PLATFORM" in said
 
 
 def test_another_device_owns_the_key():

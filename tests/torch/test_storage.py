@@ -148,6 +148,20 @@ def test_dead_storage():
     assert x.shape == (4,) and storage.nbytes() == 0 and x.device == torch.device(D, 0)
     view = x.view(2, 2)
     assert view.untyped_storage()._cdata == storage._cdata
+    # No kernel gets to read or write where there is nothing.
+    for use in (
+        lambda: x + 1,
+        lambda: view.mul_(2),
+        lambda: torch.add(torch.ones(4, device=D), 1, out=x),
+        lambda: torch.cat([torch.ones(4, device=D), x]),
+        lambda: torch._foreach_add_([x], 1),
+        lambda: x.cpu(),
+        lambda: x.copy_(torch.ones(4)),
+        lambda: x.to(torch.int32),
+    ):
+        with pytest.raises(RuntimeError, match="has no memory: its storage was resized to 0 bytes"):
+            use()
+    assert x._version == 0 and storage.nbytes() == 0
     storage.resize_(nbytes)
     x.copy_(torch.arange(4.0) * 2)
     assert view.tolist() == [[0, 2], [4, 6]] and (x + 1).tolist() == [1, 3, 5, 7]

@@ -258,6 +258,28 @@ def test_copies_convert_broadcast_and_keep_to_the_view():
     assert isinstance(check(wrong), RuntimeError)
 
 
+def test_windows():
+    def program(device):
+        make = [torch.bartlett_window, torch.blackman_window, torch.hamming_window]
+        make += [torch.hann_window, torch.kaiser_window]
+        options = ({}, {"periodic": False}, {"dtype": torch.float64})
+        results = [m(n, device=device, **o) for m in make for n in (0, 1, 5) for o in options]
+        return results, torch.kaiser_window(6, True, 7.5, device=device)
+
+    check(program)
+
+
+def test_overlapping_copies_are_refused_as_on_the_cpu():
+    def onto_itself(device):
+        torch.ones(1, 3, device=device).expand(2, 3).copy_(torch.ones(2, 3, device=device))
+
+    def shifted(device):
+        x = torch.arange(5.0).to(device)
+        x[1:].copy_(x[:-1])
+
+    assert type(check(onto_itself)) is type(check(shifted)) is RuntimeError
+
+
 def test_copies_of_more_than_64_dimensions():
     def program(device):
         x = torch.arange(6.0).view(2, *[1] * 64, 3).to(device)
