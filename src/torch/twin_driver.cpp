@@ -100,8 +100,8 @@ fl_driver table;
 fl_status open(const fl_platform *platform, const fl_driver *runtime,
                const fl_driver **out_driver) {
     if (runtime == nullptr) {
-        return fl_fail_context(FL_UNAVAILABLE, "platform '%s' needs its vendor's runtime library: ",
-                               platform->name);
+        return fl_fail_context(
+            FL_UNAVAILABLE, "platform '%s' needs its vendor's runtime library: ", platform->name);
     }
     std::memset(&table, 0, sizeof table);
     std::memcpy(&table, runtime, std::min<size_t>(sizeof table, runtime->struct_size));

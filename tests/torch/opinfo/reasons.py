@@ -59,7 +59,7 @@ NO_DEVICE = "The sample names no device: such a factory makes a host tensor."
 
 AS_BEFORE = "After an exception flagos's operands are as before; the twin's kernel has begun on out."
 OWN_POOL = "PyTorch has a kernel for max_pool1d without gradients on the CPU alone; it makes no view."
-REFERENCE = "PyTorch's reference names the CPU, and rounds statistics to the input's dtype there only."
+REFERENCE = "PyTorch's reference names the CPU, and rounds there as nowhere else."
 STEPS = "The optimiser keeps its counters on the host for a device, where the host twin has all."
 
 # Composites that make their result and then copy it into a resized out.
@@ -125,12 +125,20 @@ ROWS = [
     ),
     Row(
         NO_DEVICE,
-        ("arange", "linspace*", "logspace*"),
+        tuple(p + name for p in ("", "_refs.") for name in ("arange", "linspace*", "logspace*")),
         ("device",),
         twins=ANY_TWIN,
         sometimes="Most samples name a device.",
     ),
     Row(RESIZED, RESIZED_OPS, ("version",), ("out_empty", "out_wrong_shape"), twins=("cpu",)),
+    Row(
+        RESIZED,
+        ("linalg.pinv",),
+        ("version",),
+        ("out_empty", "out_wrong_shape"),
+        twins=("cpu",),
+        sometimes="Only some samples take this way.",
+    ),
     Row(HOST_FILL, ("scalar_tensor",), ("version",), ("traced",), twins=("cpu",)),
     Row(RANGE_OF_Q, ("quantile", "nanquantile"), ("accepts",), ("traced", "fake"), twins=("cpu",)),
     Row(META, ("nonzero_static",), ("value",), ("fake",), twins=("cpu",)),
@@ -146,7 +154,7 @@ ROWS = [
     Row(
         AS_BEFORE,
         ("linalg.solve_triangular",),
-        ("shape", "stride"),
+        ("shape", "stride", "value"),
         ("out_wrong_dtype", "out_wider"),
         sometimes="Where the dtypes fit together nothing is refused.",
         twins=ANY_TWIN,
@@ -190,6 +198,14 @@ ROWS = [
         ("dtype", "nbytes"),
         dtypes=("bfloat16", "float16"),
         twins=("cpu", "none"),
+    ),
+    Row(
+        REFERENCE,
+        ("_refs.arange",),
+        ("value",),
+        dtypes=("float32",),
+        twins=("cpu", "none"),
+        sometimes="Only where rounding shows.",
     ),
     Row(
         STEPS,
