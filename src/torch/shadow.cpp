@@ -71,8 +71,7 @@ void copy_names(const c10::TensorImpl &from, c10::TensorImpl &to) {
     }
 }
 
-// --- one shadow
-// ------------------------------------------------------------------------------------
+// --- one shadow -------------------------------------------------------------------------------
 
 Shadow::Shadow(c10::Storage storage)
     : TensorImpl(c10::Storage(storage), c10::DispatchKeySet(twin.key),
@@ -263,8 +262,7 @@ bool Shadow::release_slow() {
     return false;
 }
 
-// --- the stack of a thread
-// -------------------------------------------------------------------------
+// --- the stack of a thread --------------------------------------------------------------------
 
 thread_local ThreadState *t_thread_state = nullptr;
 
@@ -307,8 +305,7 @@ void ThreadState::grow() {
     chunks.push_back(std::move(chunk));
 }
 
-// --- the shadows of one call
-// -----------------------------------------------------------------------
+// --- the shadows of one call ------------------------------------------------------------------
 
 struct ShadowFrame::Extra {
     // Lists of hundreds of tensors are searched by hash instead of one by one.
@@ -443,8 +440,7 @@ at::QuantizerPtr ShadowFrame::quantizer_behind(const at::QuantizerPtr &shown) co
     return extra_ == nullptr ? nullptr : extra_->special.quantizer_behind(shown);
 }
 
-// --- results
-// ---------------------------------------------------------------------------------------
+// --- results ----------------------------------------------------------------------------------
 
 void set_label(c10::TensorImpl *impl, c10::DispatchKeySet keys, c10::Device device) {
     Fields &fields = Fields::of(impl);
