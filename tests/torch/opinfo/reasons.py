@@ -126,7 +126,7 @@ ROWS = [
     Row(
         NO_DEVICE,
         tuple(p + name for p in ("", "_refs.") for name in ("arange", "linspace*", "logspace*")),
-        ("device",),
+        ("device", "value"),  # Fake tensors tell their device as a value.
         twins=ANY_TWIN,
         sometimes="Most samples name a device.",
     ),
@@ -142,6 +142,14 @@ ROWS = [
     Row(HOST_FILL, ("scalar_tensor",), ("version",), ("traced",), twins=("cpu",)),
     Row(RANGE_OF_Q, ("quantile", "nanquantile"), ("accepts",), ("traced", "fake"), twins=("cpu",)),
     Row(META, ("nonzero_static",), ("value",), ("fake",), twins=("cpu",)),
+    Row(
+        META,
+        ("native_batch_norm", "_native_batch_norm_legit"),
+        ("value",),
+        ("fake",),
+        twins=("cpu", "none"),
+        sometimes="In training both say the same.",
+    ),
     Row(
         CUDA_ONLY,
         ("jiterator_*", "torch.ops.aten._efficient_attention_forward"),
