@@ -48,6 +48,7 @@ RESIZED = (
 )
 HOST_FILL = "PyTorch fills a number on the CPU without the dispatcher, which counts a version."
 RANGE_OF_Q = "PyTorch looks whether q lies within 0 and 1 on the CPU only, so that CUDA does not wait."
+ONE_HOT = "PyTorch looks whether classes are in range on the CPU only, so that no device has to wait."
 META = "PyTorch's meta function names the CPU, and gives every other device CUDA's strides."
 CUDA_ONLY = "The operator is a CUDA kernel that the host twin does not have."
 HOST_OUT = "CUDA has no out= form of this operator; the host twin has."
@@ -141,6 +142,14 @@ ROWS = [
     ),
     Row(HOST_FILL, ("scalar_tensor",), ("version",), ("traced",), twins=("cpu",)),
     Row(RANGE_OF_Q, ("quantile", "nanquantile"), ("accepts",), ("traced", "fake"), twins=("cpu",)),
+    Row(
+        ONE_HOT,
+        ("nn.functional.one_hot",),
+        ("accepts",),
+        ("traced", "fake"),
+        twins=("cpu", "none"),
+        sometimes="Only with a number of classes.",
+    ),
     Row(META, ("nonzero_static",), ("value",), ("fake",), twins=("cpu",)),
     Row(
         META,
