@@ -60,6 +60,7 @@ NO_DEVICE = "The sample names no device: such a factory makes a host tensor."
 
 AS_BEFORE = "After an exception flagos's operands are as before; the twin's kernel has begun on out."
 OWN_POOL = "PyTorch has a kernel for max_pool1d without gradients on the CPU alone; it makes no view."
+OWN_POOL_BITS = "PyTorch's kernel for max_pool1d of the CPU alone does not see a negative bit."
 REFERENCE = "PyTorch's reference names the CPU, and rounds there as nowhere else."
 STEPS = "The optimiser keeps its counters on the host for a device, where the host twin has all."
 
@@ -184,6 +185,14 @@ ROWS = [
         sometimes="Where the dtypes fit together nothing is refused.",
         twins=("none",),
     ),
+    Row(
+        AS_BEFORE,
+        ("native_batch_norm", "_native_batch_norm_legit"),
+        ("shape", "stride", "nbytes", "version"),
+        ("out_wrong_shape",),
+        twins=("cpu", "none"),
+        sometimes="Only outside training is it refused.",
+    ),
     Row(AS_BEFORE, ("gather", "cat"), ("shape", "stride", "nbytes"), ("errors",), twins=ANY_TWIN),
     Row(
         GAPS,
@@ -203,9 +212,17 @@ ROWS = [
         sometimes=MACHINE,
     ),
     Row(
+        OWN_POOL_BITS,
+        ("nn.functional.max_pool1d",),
+        ("value",),
+        ("negative",),
+        twins=("cpu", "none"),
+        sometimes="Only samples of the CPU's own kernel.",
+    ),
+    Row(
         OWN_POOL,
         ("nn.functional.max_pool1d", "nn.MaxPool1d"),
-        ("view",),
+        ("view", "version"),
         ("forward", "method", "noncontiguous", "negative", "inference", "eval"),
         twins=("cpu",),
     ),
