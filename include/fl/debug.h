@@ -32,6 +32,12 @@ typedef enum fl_option_type {
       "raise where an operator would fall back to the CPU")                                       \
     X(LAUNCH_BLOCKING, "TORCH_FL_LAUNCH_BLOCKING", BOOL, "0", 0, 1, "",                           \
       "wait for each operator, so that an error shows where it was made")                         \
+    X(QUEUE, "TORCH_FL_QUEUE", BOOL, "0", 0, 1, "",                                               \
+      "queue operators for a worker thread, so that the caller need not launch them")             \
+    X(QUEUE_SPIN_US, "TORCH_FL_QUEUE_SPIN_US", INT, "20", 0, 1000000, "microseconds",             \
+      "how long the launch queue's threads look for work, or for its end, before they sleep")     \
+    X(QUEUE_BYTES, "TORCH_FL_QUEUE_BYTES", BYTES, "64M", 0, INT64_C(1) << 46, "bytes",            \
+      "new memory that operators in the launch queue may hold before the caller waits")           \
     X(TRACE, "TORCH_FL_TRACE", STRING, NULL, 0, 0, "categories",                                  \
       "comma-separated categories of trace lines on the standard error stream, or `all`")         \
     X(DEBUG, "TORCH_FL_DEBUG", INT, NULL, 0, 3, "level",                                          \
@@ -115,7 +121,8 @@ FL_API void fl_options_each_with_prefix(
     X(COPY, "copy", "plans of copies")                                    \
     X(ROUTE, "route", "routes offered and chosen")                        \
     X(FALLBACK, "fallback", "each operator that falls back to the CPU")   \
-    X(DISPATCH, "dispatch", "the route of each operator call")
+    X(DISPATCH, "dispatch", "the route of each operator call")            \
+    X(QUEUE, "queue", "workers of the launch queue, and failures there")
 
 typedef enum fl_trace_category {
 #define FL_TRACE_ENUM(id, word, meaning) FL_TRACE_##id,

@@ -11,6 +11,7 @@
 #include "interchange.h"
 #include "launch.h"
 #include "pinned.h"
+#include "queue.h"
 #include "register.h"
 #include "twin.h"
 #include "twin_driver.h"
@@ -38,6 +39,7 @@ void load() {
         register_hooks();
         register_operators();
         register_autocast();
+        queue_choose();
     });
 }
 
@@ -51,7 +53,16 @@ TORCH_LIBRARY(flagos, library) {
     library.def("default_generator(int device) -> Generator?", [](int64_t device) {
         return fl_torch::default_generator(static_cast<c10::DeviceIndex>(device));
     });
-    library.def("_process_is_ending() -> ()", &fl_torch::process_is_ending);
+    library.def("_process_is_ending() -> ()", [] {
+        fl_torch::queue_shut_down();
+        fl_torch::process_is_ending();
+    });
+    library.def("queue_set(bool on) -> ()", &fl_torch::queue_set);
+    library.def("queue_is_on() -> bool", &fl_torch::queue_is_on);
+    library.def("queue_drain() -> ()", &fl_torch::drain_queue);
+    library.def("memory_is_known(Tensor self) -> ()", [](const at::Tensor &self) {
+        fl_torch::memory_is_known(self, fl_torch::Known::kAddress);
+    });
     library.def("as_twin(Tensor self, bool freeze=False) -> Tensor", &fl_torch::as_twin);
     library.def("as_flagos(Tensor self) -> Tensor", &fl_torch::as_flagos);
     library.def("move_storage(Tensor self, Tensor source) -> ()", &fl_torch::move_storage);

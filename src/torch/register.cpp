@@ -3,6 +3,7 @@
 #include "register.h"
 
 #include "check.h"
+#include "deferred_ops.h"
 #include "disguise.h"
 #include "ops.h"
 #include "ops_attention.h"
@@ -108,6 +109,7 @@ void register_operators() {
     register_own(*aten);
     register_above_autograd(*aten);
     register_typed(*aten);
+    register_deferred();
     register_router();
 }
 

@@ -10,6 +10,7 @@
 #include "generator.h"
 #include "launch.h"
 #include "packed.h"
+#include "queue.h"
 #include "schema.h"
 #include "shadow.h"
 #include "structural.h"
@@ -237,6 +238,7 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
 }
 
 void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *stack) {
+    drain_queue();
     if (C10_UNLIKELY(plan.structural)) {
         call_structural(plan, op, stack);
         return;

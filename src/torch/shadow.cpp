@@ -5,6 +5,7 @@
 #include "shadow.h"
 
 #include "check.h"
+#include "queue.h"
 #include "special.h"
 
 #include <c10/core/Allocator.h>
@@ -138,6 +139,27 @@ void Shadow::bind_storage(const at::Tensor &tensor, bool written, Shadow *lender
     }
 }
 
+void Shadow::record(const at::Tensor &tensor, bool written, Shadow *lender) {
+    bind_fields(tensor, written);
+    original_ = nullptr; // The caller's handle will be gone.
+    if (lender == nullptr) {
+        original_storage_ = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    } else {
+        share_memory(/*written=*/false, *lender); // No copy-on-write storage comes here.
+    }
+}
+
+void Shadow::attach() {
+    if (lender_ != this) {
+        return;
+    }
+    c10::StorageImpl *const shown = own_storage_.unsafeGetStorageImpl();
+    bound_pointer_ = original_storage_->_mutable_data_ptr_no_checks().get();
+    bound_nbytes_ = original_storage_->nbytes();
+    shown->_mutable_data_ptr_no_checks() = c10::DataPtr(bound_pointer_, *device_opt_);
+    shown->unsafe_set_nbytes(bound_nbytes_);
+}
+
 void Shadow::bind_memory(const at::Tensor &tensor, bool written) {
     original_storage_ = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     c10::StorageImpl *const shown = own_storage_.unsafeGetStorageImpl();
@@ -256,7 +278,8 @@ bool Shadow::release_slow() {
     }
     c10::StorageImpl *const shown = own_storage_.unsafeGetStorageImpl();
     if (original_storage_ != nullptr && shown->data() == bound_pointer_) {
-        const c10::Storage &owner = original_->unsafeGetTensorImpl()->unsafe_storage();
+        const c10::Storage owner(
+            c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(original_storage_));
         shown->_mutable_data_ptr_no_checks() = owning_pointer(bound_pointer_, owner, *device_opt_);
     }
     return false;
@@ -322,6 +345,7 @@ ShadowFrame::Extra &ShadowFrame::extra() {
 }
 
 ThreadState::Slot &ShadowFrame::show_lvalue(const at::Tensor &tensor, bool written) {
+    drain_queue(); // What is shown is about to be read or written by somebody who does not queue.
     if (C10_UNLIKELY(is_special(tensor.unsafeGetTensorImpl()))) {
         return extra().special.show(*this, tensor, written);
     }
@@ -330,6 +354,9 @@ ThreadState::Slot &ShadowFrame::show_lvalue(const at::Tensor &tensor, bool writt
 
 template <bool kStorageOnly>
 ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool written) {
+    if constexpr (kStorageOnly) {
+        drain_queue();
+    }
     c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
     const c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
     constexpr uint32_t kLinear = 24;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "errors.h"
+#include "queue.h"
 #include "router.h"
 #include "shadow.h"
 
@@ -171,6 +172,9 @@ adopt_result(ShadowFrame &, T &) {}
 // --- the kernel
 // ------------------------------------------------------------------------------------
 
+// In place of a result where the result is an argument, or there is none.
+struct NoResult {};
+
 // What every instance shares: its plan, made at registration.
 template <class Op>
 struct TypedState {
@@ -185,6 +189,15 @@ struct Typed;
 template <class Op, class R, class... A>
 struct Typed<Op, R(A...)> {
     static constexpr bool kWrites = (is_written<A> || ...);
+    using Result =
+        std::conditional_t<std::is_void_v<R> || std::is_lvalue_reference_v<R>, NoResult, R>;
+
+    // Queues a call, where the operator has a way to (deferred_ops.def) and this call can be. Where
+    // all that is missing is that the operator has run with these dtypes, sets the number, with
+    // which to call `remember` once it has.
+    static inline bool (*defer)(Result &, uint32_t &unproven,
+                                std::remove_reference_t<A> &...) = nullptr;
+    static inline void (*remember)(uint32_t dtypes) = nullptr;
 
     static R call(A... arguments) {
         const OperatorPlan &plan = *TypedState<Op>::plan;
@@ -195,6 +208,35 @@ struct Typed<Op, R(A...)> {
         if (twin.is_host && C10_UNLIKELY(!(is_plain(arguments) && ...))) {
             return call_boxed(std::forward<A>(arguments)...); // Which knows the rules of devices.
         }
+        if (C10_UNLIKELY(queue_is_on()) && defer != nullptr) {
+            Result result;
+            uint32_t unproven = 0;
+            if (defer(result, unproven, arguments...)) {
+                fl_tally_count(thread_state().tally, plan.slot, FL_ROUTE_NATIVE);
+                return queued_result(result, arguments...);
+            }
+            if (unproven != 0) {
+                return call_proving(unproven, arguments...);
+            }
+        }
+        return call_native(plan, arguments...);
+    }
+
+  private:
+    static R call_proving(uint32_t dtypes, std::remove_reference_t<A> &...arguments) {
+        struct Proof {
+            uint32_t dtypes;
+            int exceptions = std::uncaught_exceptions();
+            ~Proof() {
+                if (std::uncaught_exceptions() == exceptions) {
+                    remember(dtypes);
+                }
+            }
+        } const proof{dtypes};
+        return call_native(*TypedState<Op>::plan, arguments...);
+    }
+
+    static R call_native(const OperatorPlan &plan, std::remove_reference_t<A> &...arguments) {
         ShadowFrame frame;
         fl_tally_count(frame.state().tally, plan.slot, FL_ROUTE_NATIVE);
         try {
@@ -204,7 +246,22 @@ struct Typed<Op, R(A...)> {
         }
     }
 
-  private:
+    static R queued_result(Result &result, std::remove_reference_t<A> &...arguments) {
+        if constexpr (std::is_lvalue_reference_v<R>) {
+            std::remove_reference_t<R> *written = nullptr;
+            (find_written<A>(written, arguments), ...);
+            return *written;
+        } else if constexpr (!std::is_void_v<R>) {
+            return std::move(result);
+        }
+    }
+    template <class Declared, class Pointer, class T>
+    static void find_written(Pointer &written, T &argument) {
+        if constexpr (is_written<Declared>) {
+            written = &argument;
+        }
+    }
+
     static R call_shown(ShadowFrame &frame, std::remove_reference_t<A> &...arguments) {
         const c10::DispatchKeySet keys(twin.key);
         if constexpr (std::is_void_v<R>) {

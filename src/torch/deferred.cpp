@@ -1,0 +1,155 @@
+// deferred.cpp: see deferred.h. The part of a task that is the same for every operator.
+#include "deferred.h"
+
+#include "twin.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/impl/COW.h>
+
+namespace fl_torch {
+
+namespace {
+
+// Plain dense tensors whose memory is theirs: no lazy bits, names, symbols or copy-on-write.
+bool can_be_recorded(const c10::TensorImpl &impl, const c10::StorageImpl *storage, bool written) {
+    constexpr auto lazy = c10::DispatchKeySet(
+        {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+    const uint64_t refused = lazy.raw_repr() | twin.special_keys;
+    return (impl.key_set().raw_repr() & refused) == 0 && storage != nullptr &&
+           !impl.has_named_tensor_meta() && !impl.has_symbolic_sizes_strides() &&
+           !c10::impl::cow::is_cow_data_ptr(storage->data_ptr()) && !is_known(storage, written);
+}
+
+} // namespace
+
+OperandIndex Capture::add(const at::Tensor &tensor, bool written) {
+    if (!tensor.defined()) {
+        return {};
+    }
+    c10::TensorImpl &impl = *tensor.unsafeGetTensorImpl();
+    dtypes_ = dtypes_ * 64 + dtypes_ / (1u << 25) + 1 + static_cast<uint32_t>(tensor.scalar_type());
+    if (!ShadowFrame::needs_shadow(tensor)) {
+        // A tensor of the host may be changed after the call, except the ones that PyTorch made of
+        // a number for this call.
+        good_ &= impl.is_wrapped_number() && !written;
+        numbers_.emplace_back(tensor);
+        return {static_cast<uint16_t>(TaskOperands::kFirstNumber - (numbers_.size() - 1))};
+    }
+    c10::StorageImpl *const storage = impl.unsafe_storage().unsafeGetStorageImpl();
+    uint16_t lender = OperandIndex::kNone;
+    for (size_t i = 0; i < operands_.size(); i++) {
+        Operand &known = operands_[i];
+        if (known.tensor->unsafeGetTensorImpl() == &impl) {
+            if (written && !known.written) {
+                known.written = true;
+                good_ &= can_be_recorded(impl, storage, true);
+            }
+            return {static_cast<uint16_t>(i)};
+        }
+        if (known.lender == OperandIndex::kNone && known.storage.get() == storage) {
+            lender = static_cast<uint16_t>(i);
+            shares_ = true;
+        }
+    }
+    const c10::DeviceIndex device = impl.device().index();
+    good_ &= can_be_recorded(impl, storage, written) && (device_ == -1 || device_ == device) &&
+             operands_.size() < kMost;
+    if (!good_) {
+        return {};
+    }
+    device_ = device;
+    operands_.push_back(
+        {&tensor, written, lender, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)});
+    return {static_cast<uint16_t>(operands_.size() - 1)};
+}
+
+void TaskOperands::record(Capture &&capture) {
+    count_ = capture.operands_.size();
+    while (shadows_.size() < count_) {
+        shadows_.emplace_back(Shadow::create());
+    }
+    for (size_t i = 0; i < count_; i++) {
+        Capture::Operand &operand = capture.operands_[i];
+        Shadow *const lender =
+            operand.lender == OperandIndex::kNone ? nullptr : &shadow(operand.lender);
+        shadow(i).record(*operand.tensor, operand.written, lender);
+        storages_.push_back(std::move(operand.storage));
+    }
+    numbers_ = std::move(capture.numbers_);
+}
+
+void TaskOperands::attach() {
+    for (size_t i = 0; i < count_; i++) {
+        shadow(i).attach();
+    }
+}
+
+void TaskOperands::release() {
+    for (size_t i = count_; i-- != 0;) {
+        if (C10_UNLIKELY(!shadow(i).release())) {
+            shadows_[i] = Shadow::create();
+        }
+    }
+}
+
+void TaskOperands::retire() {
+    for (auto &storage : storages_) {
+        put_aside(std::move(storage));
+    }
+    storages_.clear();
+    for (auto &number : numbers_) {
+        put_aside(std::move(*number));
+    }
+    numbers_.clear();
+}
+
+namespace {
+
+fl_status run_task(void *payload) {
+    DeferredTask &task = *static_cast<DeferredTask *>(payload);
+    task.caller.install(task.device);
+    fl_status status = FL_OK;
+    task.operands->attach();
+    try {
+        task.call(task);
+    } catch (...) {
+        status = keep_exception(task.name);
+    }
+    task.operands->release();
+    return status;
+}
+
+void retire_task(void *payload) {
+    static_cast<DeferredTask *>(payload)->operands->retire();
+}
+
+} // namespace
+
+DeferredKind::DeferredKind(const char *name) : kind{name, &run_task, &retire_task}, proven{} {}
+
+fl_task *open_task(const DeferredKind &kind, Capture &&capture, void (*call)(DeferredTask &),
+                   uint64_t bytes) {
+    // A kernel that is called from within a parallel loop runs on one thread; the worker's would
+    // not, and might add up in another order.
+    if (C10_UNLIKELY(twin.is_host && at::in_parallel_region())) {
+        return nullptr;
+    }
+    const c10::DeviceIndex device = std::max<c10::DeviceIndex>(capture.device(), 0);
+    const CallerState caller = CallerState::now(device);
+    fl_task *const task = fl_queue_open(device, caller.stream, &kind.kind, bytes);
+    if (C10_UNLIKELY(task == nullptr)) {
+        return nullptr;
+    }
+    auto *const payload = static_cast<DeferredTask *>(fl_task_payload(task));
+    if (C10_UNLIKELY(payload->operands == nullptr)) {
+        payload->operands = new TaskOperands;
+    }
+    payload->operands->record(std::move(capture));
+    payload->call = call;
+    payload->name = kind.kind.name;
+    payload->device = device;
+    payload->caller = caller;
+    return task;
+}
+
+} // namespace fl_torch

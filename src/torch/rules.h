@@ -1,0 +1,63 @@
+// rules.h: what is known of the results of operators that are not structured in PyTorch. A rule
+// says no wherever it is not certain.
+#pragma once
+
+#include "infer.h"
+
+namespace fl_torch {
+
+// The commonest case alone.
+struct OnlyQuick {
+    template <class... A>
+    static bool make(std::array<at::Tensor, 1> &, const A &...) {
+        return false;
+    }
+};
+
+// where(mask, a, b) of one shape and dtype.
+struct Where {
+    static bool make(std::array<at::Tensor, 1> &row, const at::Tensor &mask, const at::Tensor &a,
+                     const at::Tensor &b) {
+        const at::Tensor *const like = same_shape(a, b);
+        if (like == nullptr || !ShadowFrame::needs_shadow(a) || !ShadowFrame::needs_shadow(b) ||
+            mask.scalar_type() != at::kBool || mask.sizes() != a.sizes() || !mask.is_contiguous()) {
+            return false;
+        }
+        row[0] = new_result(a.sizes(), {}, a.options());
+        return true;
+    }
+};
+
+// masked_fill_ of a tensor without overlap, by a mask that is another tensor's.
+struct MaskedFill {
+    static bool fits(const at::Tensor &self, const at::Tensor &mask, const at::Scalar &value) {
+        return self.is_non_overlapping_and_dense() && c10::isFloatingType(self.scalar_type()) &&
+               !value.isComplex() && mask.scalar_type() == at::kBool && !mask.is_alias_of(self) &&
+               at::is_expandable_to(mask.sizes(), self.sizes());
+    }
+};
+
+struct Fill {
+    static bool fits(const at::Tensor &self) {
+        return self.is_non_overlapping_and_dense();
+    }
+    static bool fits(const at::Tensor &self, const at::Scalar &value) {
+        return fits(self) && c10::isFloatingType(self.scalar_type()) && !value.isComplex();
+    }
+};
+
+struct IndexSelect {
+    static bool make(std::array<at::Tensor, 1> &row, const at::Tensor &self, int64_t dim,
+                     const at::Tensor &index) {
+        if (self.dim() == 0 || index.dim() != 1 || self.numel() == 0 ||
+            (index.scalar_type() != at::kLong && index.scalar_type() != at::kInt)) {
+            return false;
+        }
+        at::DimVector sizes(self.sizes());
+        sizes[static_cast<size_t>(at::maybe_wrap_dim(dim, self.dim()))] = index.size(0);
+        row[0] = new_result(sizes, {}, self.options());
+        return true;
+    }
+};
+
+} // namespace fl_torch
