@@ -55,7 +55,7 @@ if _failure is None:
     atexit.unregister(torch.ops.flagos._process_is_ending)
     atexit.register(torch.ops.flagos._process_is_ending)
 
-    from torch_fl import routes  # (needs the core loaded)
+    from torch_fl import queue, routes  # (need the core loaded)
     from torch_fl._as_cuda import as_cuda
 
 
@@ -64,4 +64,4 @@ def platform():
     return _C.platform_chosen()
 
 
-__all__ = ["__version__", "as_cuda", "flagos", "platform", "routes"]
+__all__ = ["__version__", "as_cuda", "flagos", "platform", "queue", "routes"]

@@ -116,7 +116,15 @@ def twin_of(tensor, freeze=False):
 
 def install():
     """Replace what the table names, which those modules fill. Again is harmless."""
-    from torch_fl import _files, _frameworks, _interchange, _pinned, _rnn, _sharing  # noqa: F401
+    from torch_fl import (  # noqa: F401
+        _files,
+        _frameworks,
+        _interchange,
+        _pinned,
+        _queue_points,
+        _rnn,
+        _sharing,
+    )
 
     for row in TABLE:
         row.install()

@@ -35,6 +35,11 @@ PyObject *pinned_stats(PyObject *self, PyObject *unused);
 PyObject *pinned_reset_peak(PyObject *self, PyObject *unused);
 PyObject *pinned_reset_accumulated(PyObject *self, PyObject *unused);
 
+/* Methods of queue.c. */
+PyObject *queue_record(PyObject *self, PyObject *args);
+PyObject *queue_stats(PyObject *self, PyObject *args);
+PyObject *queue_fail_nth(PyObject *self, PyObject *args);
+
 /* Methods of streams.c. */
 PyObject *stream_priority_range(PyObject *self, PyObject *args);
 PyObject *stream_priority(PyObject *self, PyObject *args);

@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "core_copy.h"
+#include "queue.h"
 #include "twin.h"
 
 #include "fl/memory.h"
@@ -32,13 +33,26 @@ struct TwinMemory final : c10::DeviceAllocator {
     }
     // Statistics: the host's allocator keeps none, and none are invented.
     static c10::DeviceAllocator &counted(const char *what) {
+        drain_queue(); // Memory that queued operators hold is about to be free.
         TORCH_CHECK_NOT_IMPLEMENTED(!twin.is_host, what,
                                     " is not served on platform 'cpu': the host's allocator keeps "
                                     "no statistics and no cache");
         return *c10::getDeviceAllocator(twin.type);
     }
+    // What queued operators hold may be what is missing.
+    static c10::DataPtr allocate_inner(size_t bytes) {
+        if (C10_LIKELY(!queue_in_use())) {
+            return inner().allocate(bytes);
+        }
+        try {
+            return inner().allocate(bytes);
+        } catch (const c10::Error &) {
+            drain_quietly();
+        }
+        return inner().allocate(bytes);
+    }
     c10::DataPtr allocate(size_t bytes) override {
-        c10::DataPtr pointer = inner().allocate(bytes);
+        c10::DataPtr pointer = allocate_inner(bytes);
         pointer.unsafe_set_device(to_flagos(pointer.device()));
         return pointer;
     }

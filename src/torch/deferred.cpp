@@ -4,7 +4,11 @@
 #include "twin.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/COW.h>
+
+#include <mutex>
+#include <unordered_map>
 
 namespace fl_torch {
 
@@ -134,6 +138,10 @@ fl_task *open_task(const DeferredKind &kind, Capture &&capture, void (*call)(Def
     if (C10_UNLIKELY(twin.is_host && at::in_parallel_region())) {
         return nullptr;
     }
+    // A profiler wants to see kernels in the thread and within the operator that called them.
+    if (C10_UNLIKELY(at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value())) {
+        return nullptr;
+    }
     const c10::DeviceIndex device = std::max<c10::DeviceIndex>(capture.device(), 0);
     const CallerState caller = CallerState::now(device);
     fl_task *const task = fl_queue_open(device, caller.stream, &kind.kind, bytes);
@@ -150,6 +158,31 @@ fl_task *open_task(const DeferredKind &kind, Capture &&capture, void (*call)(Def
     payload->device = device;
     payload->caller = caller;
     return task;
+}
+
+bool queue_call(const char *name, c10::DeviceIndex device, std::function<void()> call) {
+    using Call = std::function<void()>;
+    // One kind a name, made at its first use and kept.
+    static auto *const lock = new std::mutex;
+    static auto *const kinds = new std::unordered_map<const char *, const DeferredKind *>;
+    const DeferredKind *kind = nullptr;
+    {
+        const std::lock_guard<std::mutex> guard(*lock);
+        const DeferredKind *&known = (*kinds)[name];
+        if (known == nullptr) {
+            known = new DeferredKind(name);
+        }
+        kind = known;
+    }
+    Capture nothing;
+    nothing.set_device(device);
+    return queue_task(
+        *kind, std::move(nothing), std::move(call),
+        [](DeferredTask &task) {
+            const TaskArguments<Call> kept(task);
+            kept.value();
+        },
+        0);
 }
 
 } // namespace fl_torch

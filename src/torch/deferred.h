@@ -21,6 +21,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -64,6 +65,9 @@ class Capture {
     }
     c10::DeviceIndex device() const {
         return device_;
+    }
+    void set_device(c10::DeviceIndex device) {
+        device_ = device;
     }
     // Stands for the dtypes of the operands, in their order; never 0.
     uint32_t dtypes() const {
@@ -190,6 +194,10 @@ bool queue_task(const DeferredKind &kind, Capture &&capture, Arguments &&argumen
     drop_put_aside();
     return true;
 }
+
+// Queue a call that is no operator and has no operands, in the order of a device's operators.
+// `name` is a literal. False where the caller has to make it.
+bool queue_call(const char *name, c10::DeviceIndex device, std::function<void()> call);
 
 // The arguments of a task, which are destroyed when the call ends.
 template <class Arguments>

@@ -6,6 +6,7 @@
 #include "guard.h"
 
 #include "check.h"
+#include "deferred.h"
 #include "twin.h"
 
 #include "fl/memory.h"
@@ -27,7 +28,7 @@ void require_flagos(Device device) {
 }
 
 // Forwards to the twin's guard with devices and streams translated. Every contract is the twin's.
-struct TwinGuard final : c10::impl::DeviceGuardImplInterface {
+struct TwinGuard : c10::impl::DeviceGuardImplInterface {
     c10::DeviceType type() const override {
         return kFlagos;
     }
@@ -101,7 +102,7 @@ struct TwinGuard final : c10::impl::DeviceGuardImplInterface {
 };
 
 // Over the core's runtime: the host itself, the simulated device and chips without a twin.
-struct CoreGuard final : c10::impl::DeviceGuardImplInterface {
+struct CoreGuard : c10::impl::DeviceGuardImplInterface {
     c10::DeviceType type() const override {
         return kFlagos;
     }
@@ -234,15 +235,98 @@ struct CoreGuard final : c10::impl::DeviceGuardImplInterface {
     }
 };
 
+// In order with what is queued for launch: records and waits are queued themselves, questions and
+// handles wait for the queue. Where the queue was never used every call is the inner guard's.
+template <class Inner>
+struct Ordered final : Inner {
+    void record(void **event, const Stream &stream, const DeviceIndex index,
+                const c10::EventFlag flag) const override {
+        if (!fl_queue_has_work(stream.device_index())) {
+            return Inner::record(event, stream, index, flag);
+        }
+        if (*event == nullptr) {
+            // Makes the event, which has to be there when this returns; the record that counts is
+            // the queued one.
+            Inner::record(event, stream, index, flag);
+        }
+        void *const made = *event;
+        if (!queue_call("record of an event", stream.device_index(),
+                        [this, made, stream, index, flag] {
+                            void *known = made;
+                            Inner::record(&known, stream, index, flag);
+                        })) {
+            drain_queue();
+            Inner::record(event, stream, index, flag);
+        }
+    }
+    void block(void *event, const Stream &stream) const override {
+        // The event may have been recorded through another device's queue.
+        const DeviceIndex device = stream.device_index();
+        const bool alone = only_queue_with_work(device);
+        if (!alone || !fl_queue_has_work(device) ||
+            !queue_call("wait of a stream", device,
+                        [this, event, stream] { Inner::block(event, stream); })) {
+            drain_queue();
+            Inner::block(event, stream);
+        }
+    }
+    void destroyEvent(void *event, const DeviceIndex index) const noexcept override {
+        drain_quietly();
+        Inner::destroyEvent(event, index);
+    }
+    bool queryEvent(void *event) const override {
+        drain_queue();
+        return Inner::queryEvent(event);
+    }
+    bool queryStream(const Stream &stream) const override {
+        drain_queue();
+        return Inner::queryStream(stream);
+    }
+    void synchronizeStream(const Stream &stream) const override {
+        drain_queue();
+        Inner::synchronizeStream(stream);
+    }
+    void synchronizeEvent(void *event) const override {
+        drain_queue();
+        Inner::synchronizeEvent(event);
+    }
+    void synchronizeDevice(const DeviceIndex index) const override {
+        drain_queue();
+        Inner::synchronizeDevice(index);
+    }
+    double elapsedTime(void *first, void *second, const DeviceIndex index) const override {
+        drain_queue();
+        return Inner::elapsedTime(first, second, index);
+    }
+    void *getStreamNativeHandle(const Stream stream) const override {
+        drain_queue();
+        return Inner::getStreamNativeHandle(stream);
+    }
+    void recordDataPtrOnStream(const c10::DataPtr &pointer, const Stream &stream) const override {
+        drain_queue();
+        Inner::recordDataPtrOnStream(pointer, stream);
+    }
+
+  private:
+    bool only_queue_with_work(DeviceIndex device) const {
+        for (DeviceIndex other = 0; other < this->deviceCount(); other++) {
+            if (other != device && fl_queue_has_work(other)) {
+                return false;
+            }
+        }
+        return true;
+    }
+};
+
 } // namespace
 
 void register_guard() {
     // c10 keeps a guard for ever; so do we.
     const c10::impl::DeviceGuardImplInterface *guard = nullptr;
     if (twin.is_host) {
-        guard = new CoreGuard;
+        guard = new Ordered<CoreGuard>;
     } else {
-        guard = new TwinGuard;
+        guard = new Ordered<TwinGuard>;
     }
     const c10::impl::DeviceGuardImplRegistrar registrar(kFlagos, guard);
 }

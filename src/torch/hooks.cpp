@@ -5,6 +5,7 @@
 #include "generator.h"
 #include "hooks.h"
 #include "pinned.h"
+#include "queue.h"
 #include "twin.h"
 
 #include "fl/device.h"
@@ -92,6 +93,7 @@ struct FlagosHooks final : at::PrivateUse1HooksInterface {
     }
     // UntypedStorage.resize_: keep what fits. The rest is as uninitialised as after any allocation.
     void resizePrivateUse1Bytes(const c10::Storage &storage, size_t bytes) const override {
+        drain_queue(); // What is queued has the memory that is about to be replaced.
         c10::StorageImpl *const impl = storage.unsafeGetStorageImpl();
         TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
         const c10::Device device = impl->device();
@@ -115,6 +117,7 @@ struct FlagosHooks final : at::PrivateUse1HooksInterface {
             const at::NoGradGuard no_grad;
             at::Tensor target = bytes_of(c10::DataPtr(fresh.get(), device));
             target.copy_(bytes_of(c10::DataPtr(const_cast<void *>(impl->data()), device)));
+            drain_queue(); // These tensors do not own what they show.
         }
         impl->set_data_ptr_noswap(std::move(fresh));
         impl->set_nbytes(bytes);

@@ -3,6 +3,7 @@
 #include "interchange.h"
 
 #include "allocator.h"
+#include "queue.h"
 #include "twin.h"
 
 #include <ATen/Functions.h>
@@ -61,6 +62,7 @@ void check_plain(const at::Tensor &self, c10::DeviceType type) {
 
 at::Tensor as_twin(const at::Tensor &self, bool freeze) {
     check_plain(self, kFlagos);
+    memory_is_known(self, Known::kShared);
     at::Tensor result = with_label(self, to_twin(self.device()), twin.key);
     if (freeze) {
         self.storage().unsafeGetStorageImpl()->set_resizable(false);
@@ -70,12 +72,15 @@ at::Tensor as_twin(const at::Tensor &self, bool freeze) {
 
 at::Tensor as_flagos(const at::Tensor &self) {
     check_plain(self, twin.type);
-    return with_label(self, to_flagos(self.device()), c10::DispatchKey::PrivateUse1);
+    at::Tensor result = with_label(self, to_flagos(self.device()), c10::DispatchKey::PrivateUse1);
+    memory_is_known(result, Known::kShared);
+    return result;
 }
 
 void move_storage(const at::Tensor &self, const at::Tensor &source) {
     check_plain(self, kFlagos);
     check_plain(source, twin.type);
+    memory_is_known(self, Known::kShared);
     c10::StorageImpl *const impl = self.storage().unsafeGetStorageImpl();
     TORCH_CHECK(source.storage_offset() == 0 && source.storage().nbytes() == impl->nbytes(),
                 "the source has ", source.storage().nbytes(), " bytes, not ", impl->nbytes());

@@ -5,7 +5,9 @@
 #include "allocator.h"
 #include "check.h"
 #include "core_copy.h"
+#include "deferred.h"
 #include "errors.h"
+#include "infer.h"
 #include "launch.h"
 #include "register.h"
 #include "shadow.h"
@@ -13,6 +15,7 @@
 #include "fl/device.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/NamedTensorUtils.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/Operators.h>
@@ -111,8 +114,70 @@ Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
 // --- moving
 // ----------------------------------------------------------------------------------------
 
+namespace {
+
+using DeferredCopy = std::tuple<KeptWritten, KeptTensor>;
+
+// Queues the copy of one plain flagos tensor to another one of its device.
+bool queue_copy(const DeferredKind &kind, Tensor &self, const Tensor &source, uint64_t bytes) {
+    Capture capture;
+    DeferredCopy kept{keep(capture, self), keep(capture, source)};
+    if (!capture.is_good() || capture.shares()) {
+        return false;
+    }
+    return queue_task(
+        kind, std::move(capture), std::move(kept),
+        [](DeferredTask &task) {
+            const TaskArguments<DeferredCopy> kept(task);
+            at::native::copy_(give(*task.operands, std::get<0>(kept.value)),
+                              give(*task.operands, std::get<1>(kept.value)),
+                              /*non_blocking=*/false);
+        },
+        bytes);
+}
+
+// The casts that warn must do so at the call.
+bool casts_silently(at::ScalarType from, at::ScalarType to) {
+    return c10::isComplexType(to) || !c10::isComplexType(from);
+}
+
+// The one kind of copy whose operands nobody else can see.
+bool defer_copy(Tensor &self, const Tensor &source) {
+    static auto *const kind = new DeferredKind("aten::copy_"); // Kept for ever.
+    return ShadowFrame::needs_shadow(self) && ShadowFrame::needs_shadow(source) &&
+           !self.is_same(source) && casts_silently(source.scalar_type(), self.scalar_type()) &&
+           self.is_non_overlapping_and_dense() &&
+           at::is_expandable_to(source.sizes(), self.sizes()) && queue_copy(*kind, self, source, 0);
+}
+
+// A copy on the same device in the source's own layout, or contiguous where that is asked for.
+bool defer_to_copy(Tensor &result, const Tensor &self, std::optional<at::ScalarType> dtype,
+                   const std::optional<at::MemoryFormat> &format) {
+    static auto *const kind = new DeferredKind("aten::_to_copy"); // Kept for ever.
+    const auto wanted = format.value_or(at::MemoryFormat::Preserve);
+    const at::ScalarType type = dtype.value_or(self.scalar_type());
+    const bool preserve = wanted == at::MemoryFormat::Preserve;
+    if (!(preserve ? self.is_non_overlapping_and_dense()
+                   : wanted == at::MemoryFormat::Contiguous) ||
+        !casts_silently(self.scalar_type(), type) || c10::isQIntType(type)) {
+        return false;
+    }
+    Tensor fresh = new_result(self.sizes(), preserve ? self.strides() : at::IntArrayRef(),
+                              self.options().dtype(type));
+    if (!queue_copy(*kind, fresh, self, fresh.storage().nbytes())) {
+        return false;
+    }
+    result = std::move(fresh);
+    return true;
+}
+
+} // namespace
+
 Tensor &copy_(Tensor &self, const Tensor &source, bool non_blocking) {
     FL_COUNT_CALL("aten::copy_", FL_ROUTE_OWN);
+    if (C10_UNLIKELY(queue_is_on()) && defer_copy(self, source)) {
+        return self;
+    }
     if (!twin.present) {
         auto names = at::namedinference::compute_broadcast_outnames(self, source);
         {
@@ -161,6 +226,11 @@ Tensor to_copy(const Tensor &self, std::optional<at::ScalarType> dtype,
         // The composite makes the result on its device and copies into it: one pass of copy_.
         return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking,
                                     memory_format);
+    }
+    if (Tensor queued; C10_UNLIKELY(queue_is_on()) && !pin_memory.value_or(false) &&
+                       layout.value_or(at::kStrided) == at::kStrided &&
+                       defer_to_copy(queued, self, dtype, memory_format)) {
+        return queued;
     }
     ShadowFrame frame;
     Tensor result = at::native::_to_copy(*frame.show(self, false), dtype, layout, std::nullopt,

@@ -1,0 +1,99 @@
+"""Functions of PyTorch that show memory, or change how kernels work, without calling an operator:
+with the launch queue they have to wait for it. They are wrapped when the queue is first switched on;
+a process that never does keeps PyTorch's own."""
+
+import torch
+
+from torch_fl._wrapped import TABLE, Row, _mark, on_flagos, on_flagos_storage
+
+
+class QueueRow(Row):
+    """A row that `install` leaves out until the queue is used."""
+
+    def install(self):
+        if torch.ops.flagos.queue_is_on():
+            super().install()
+
+
+def install():
+    """When the queue is switched on. Again is harmless."""
+    for row in TABLE:
+        if isinstance(row, QueueRow):
+            row.install()
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+def _address(original, self):
+    torch.ops.flagos.memory_is_known(self)
+    return original(self)
+
+
+def _storage_address(original, self):
+    if self.nbytes() != 0:
+        torch.ops.flagos.memory_is_known(
+            torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
+        )
+    return original(self)
+
+
+_SERVED = "waits for what is queued; from then on nothing that writes to this memory is queued"
+
+for _owner, _wrap in (
+    (torch.Tensor, on_flagos(_address)),
+    (torch.UntypedStorage, on_flagos_storage(_storage_address)),
+):
+    QueueRow(
+        _owner,
+        "data_ptr",
+        _wrap,
+        why="an address is for code that does not know the launch queue. Wrapped when the queue is "
+        "first switched on",
+        cpu=_SERVED,
+        none="not wrapped: nothing is queued",
+        cuda=_SERVED,
+    )
+
+# --- settings of the process ---------------------------------------------------------------------
+
+
+def _drain_first(original):
+    def wrapper(*args, **kwargs):
+        torch.ops.flagos.queue_drain()
+        return original(*args, **kwargs)
+
+    return _mark(wrapper, original)
+
+
+_SETTINGS = (
+    "_set_deterministic_algorithms",
+    "_set_deterministic_fill_uninitialized_memory",
+    "_set_float32_matmul_precision",
+    "_set_fp32_precision_setter",
+    "_set_mkldnn_enabled",
+    "_set_cublas_allow_tf32",
+    "_set_cublas_allow_fp16_reduced_precision_reduction",
+    "_set_cublas_allow_bf16_reduced_precision_reduction",
+    "_set_cublas_allow_fp16_accumulation",
+    "_set_blas_preferred_backend",
+    "_set_linalg_preferred_backend",
+    "_set_cudnn_allow_tf32",
+    "_set_cudnn_benchmark",
+    "_set_cudnn_deterministic",
+    "_set_cudnn_enabled",
+    "_set_default_dtype",
+)
+
+for _name in _SETTINGS:
+    if hasattr(torch._C, _name):
+        QueueRow(
+            torch._C,
+            _name,
+            _drain_first,
+            why="kernels read it when they run, and what is queued was called before. Wrapped when "
+            "the queue is first switched on; acts on every call, for it has no tensor",
+            cpu="waits for what is queued",
+            none="not wrapped: nothing is queued",
+            cuda="waits for what is queued",
+        )
