@@ -54,6 +54,14 @@ FL_API void fl_queue_drain(fl_device device);
 /* Whether something that was queued has not run yet. */
 FL_API bool fl_queue_has_work(fl_device device);
 
+/* The device's tasks that were queued so far, and those of them that have run. What was queued
+ * before a number was taken has run once the other one has reached it. */
+FL_API uint64_t fl_queue_count_queued(fl_device device);
+FL_API uint64_t fl_queue_count_run(fl_device device);
+
+/* Devices from this index on have no queue. */
+FL_API fl_device fl_queue_devices(void);
+
 /* Whether the calling thread is a worker. */
 FL_API bool fl_queue_on_worker(void);
 

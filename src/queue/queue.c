@@ -87,6 +87,7 @@ static fl__queue *make(fl_device device) {
     queue->device = device;
     queue->spin_ns = (uint64_t)fl_option_int(FL_OPT_QUEUE_SPIN_US) * 1000;
     queue->bytes_max = (uint64_t)fl_option_int(FL_OPT_QUEUE_BYTES);
+    queue->delay_ns = (uint64_t)fl_option_int(FL_OPT_QUEUE_DELAY_US) * 1000;
     queue->wake_at = UINT64_MAX;
     for (uint64_t i = 0; i < FL_QUEUE_SLOTS; i++) {
         queue->slots[i].turn = i;
@@ -252,6 +253,20 @@ bool fl_queue_has_work(fl_device device) {
     const fl__queue *queue = fl__queue_find(device);
     return queue && __atomic_load_n(&queue->done, __ATOMIC_ACQUIRE) <
                         __atomic_load_n(&queue->tail, __ATOMIC_ACQUIRE);
+}
+
+fl_device fl_queue_devices(void) {
+    return __atomic_load_n(&queue_count, __ATOMIC_ACQUIRE);
+}
+
+uint64_t fl_queue_count_queued(fl_device device) {
+    const fl__queue *queue = fl__queue_find(device);
+    return queue ? __atomic_load_n(&queue->tail, __ATOMIC_SEQ_CST) : 0;
+}
+
+uint64_t fl_queue_count_run(fl_device device) {
+    const fl__queue *queue = fl__queue_find(device);
+    return queue ? __atomic_load_n(&queue->done, __ATOMIC_ACQUIRE) : UINT64_MAX;
 }
 
 void fl_queue_shutdown(int32_t limit_ms) {

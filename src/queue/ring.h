@@ -41,6 +41,7 @@ typedef struct fl__queue {
     pthread_t worker;
     uint64_t spin_ns;
     uint64_t bytes_max;
+    uint64_t delay_ns; /* For tests: upper bound of a pause before each task. */
 
     /* Producers. */
     _Alignas(FL__LINE_BYTES) uint64_t tail; /* Atomic: the next ticket. */

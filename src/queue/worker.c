@@ -67,6 +67,16 @@ static void wake_callers(fl__queue *queue) {
     fl__unlock(&queue->lock);
 }
 
+/* A pause of another length each time, so that whoever does not wait where he should reads what is
+ * not there yet. */
+static void pause_at_random(uint64_t ticket, uint64_t most_ns) {
+    uint64_t mixed = (ticket + 1) * UINT64_C(0x9E3779B97F4A7C15);
+    uint64_t pause_ns = (mixed >> 32) % (most_ns + 1);
+    struct timespec pause = {.tv_sec = (time_t)(pause_ns / 1000000000),
+                             .tv_nsec = (long)(pause_ns % 1000000000)};
+    (void)nanosleep(&pause, NULL);
+}
+
 static void run_task(fl_task *task) {
     __atomic_store_n(&task->started_ns, fl__now_ns(), __ATOMIC_RELAXED);
     __atomic_store_n(&task->state, FL_TASK_RUNNING, __ATOMIC_RELEASE);
@@ -85,6 +95,9 @@ void *fl__queue_work(void *argument) {
         fl_task *task = &queue->slots[ticket % FL_QUEUE_SLOTS];
         if (!wait_for_task(queue, task, ticket)) {
             return NULL;
+        }
+        if (__builtin_expect(queue->delay_ns != 0, 0)) {
+            pause_at_random(ticket, queue->delay_ns);
         }
         run_task(task);
         __atomic_store_n(&queue->bytes_run, queue->bytes_run + task->bytes, __ATOMIC_RELEASE);

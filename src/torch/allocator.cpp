@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "core_copy.h"
+#include "late_free.h"
 #include "queue.h"
 #include "twin.h"
 
@@ -44,12 +45,15 @@ struct TwinMemory final : c10::DeviceAllocator {
         if (C10_LIKELY(!queue_in_use())) {
             return inner().allocate(bytes);
         }
+        c10::DataPtr pointer;
         try {
-            return inner().allocate(bytes);
+            pointer = inner().allocate(bytes);
         } catch (const c10::Error &) {
             drain_quietly();
+            pointer = inner().allocate(bytes);
         }
-        return inner().allocate(bytes);
+        free_late(pointer, to_flagos(pointer.device()).index());
+        return pointer;
     }
     c10::DataPtr allocate(size_t bytes) override {
         c10::DataPtr pointer = allocate_inner(bytes);
@@ -75,7 +79,8 @@ struct TwinMemory final : c10::DeviceAllocator {
     }
     void recordStream(const c10::DataPtr &pointer, c10::Stream stream) override {
         if (!twin.is_host) {
-            counted("record_stream").recordStream(pointer, to_twin(stream));
+            const AsTwinMade own(pointer, to_twin(stream.device()));
+            counted("record_stream").recordStream(own.get(), to_twin(stream));
         } // The host's streams have finished whatever they were given.
     }
     DeviceStats getDeviceStats(c10::DeviceIndex index) override {

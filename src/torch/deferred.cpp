@@ -1,6 +1,7 @@
 // deferred.cpp: see deferred.h. The part of a task that is the same for every operator.
 #include "deferred.h"
 
+#include "late_free.h"
 #include "twin.h"
 
 #include <ATen/Parallel.h>
@@ -50,7 +51,7 @@ OperandIndex Capture::add(const at::Tensor &tensor, bool written) {
             }
             return {static_cast<uint16_t>(i)};
         }
-        if (known.lender == OperandIndex::kNone && known.storage.get() == storage) {
+        if (known.lender == OperandIndex::kNone && known.storage == storage) {
             lender = static_cast<uint16_t>(i);
             shares_ = true;
         }
@@ -62,8 +63,14 @@ OperandIndex Capture::add(const at::Tensor &tensor, bool written) {
         return {};
     }
     device_ = device;
-    operands_.push_back(
-        {&tensor, written, lender, c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)});
+    const at::ScalarType dtype = tensor.scalar_type();
+    is_uniform_ &= (operands_.empty() || operands_[0].tensor->scalar_type() == dtype) &&
+                   (c10::isFloatingType(dtype) || c10::isComplexType(dtype));
+    is_dense_ &= impl.is_non_overlapping_and_dense();
+    operands_.push_back(Operand{&tensor, written, lender, storage, {}});
+    if (C10_UNLIKELY(!is_freed_late(storage->data_ptr(), device))) {
+        operands_.back().kept = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
+    }
     return {static_cast<uint16_t>(operands_.size() - 1)};
 }
 
@@ -77,15 +84,11 @@ void TaskOperands::record(Capture &&capture) {
         Shadow *const lender =
             operand.lender == OperandIndex::kNone ? nullptr : &shadow(operand.lender);
         shadow(i).record(*operand.tensor, operand.written, lender);
-        storages_.push_back(std::move(operand.storage));
+        if (C10_UNLIKELY(operand.kept.defined())) {
+            storages_.push_back(std::move(operand.kept));
+        }
     }
     numbers_ = std::move(capture.numbers_);
-}
-
-void TaskOperands::attach() {
-    for (size_t i = 0; i < count_; i++) {
-        shadow(i).attach();
-    }
 }
 
 void TaskOperands::release() {
@@ -113,7 +116,6 @@ fl_status run_task(void *payload) {
     DeferredTask &task = *static_cast<DeferredTask *>(payload);
     task.caller.install(task.device);
     fl_status status = FL_OK;
-    task.operands->attach();
     try {
         task.call(task);
     } catch (...) {

@@ -38,8 +38,8 @@ struct OperandIndex {
     uint16_t value = kNone;
 };
 
-// The operands of one call, and a reference to each of their storages: without it, memory that the
-// caller frees could be handed to an operator that was queued earlier, as its workspace.
+// The operands of one call. Memory that late_free.h watches over needs no reference; other memory
+// (older than the queue, or another library's) is kept by a reference to its storage.
 //
 // References are taken here and not while a slot is open, because taking the second one of an
 // object that Python knows may wait for Python's lock.
@@ -51,7 +51,8 @@ class Capture {
         const at::Tensor *tensor; // Borrowed for the call.
         bool written;
         uint16_t lender; // An earlier operand on the same storage, or kNone.
-        c10::intrusive_ptr<c10::StorageImpl> storage;
+        const c10::StorageImpl *storage;
+        c10::intrusive_ptr<c10::StorageImpl> kept; // Null where it need not be.
     };
 
     OperandIndex add(const at::Tensor &tensor, bool written);
@@ -73,6 +74,12 @@ class Capture {
     uint32_t dtypes() const {
         return dtypes_ | 1u << 31;
     }
+    // Whether the order of the result's dimensions is that of the operands as they are. The host's
+    // element-wise kernels first cast what has another dtype, and a cast lays out anew what is not
+    // dense.
+    bool keeps_order() const {
+        return !twin.is_host || is_uniform_ || is_dense_;
+    }
     // Whether two operands lie in one storage.
     bool shares() const {
         return shares_;
@@ -84,7 +91,7 @@ class Capture {
     c10::SmallVector<std::optional<at::Tensor>, 2> numbers_; // Numbers that PyTorch has wrapped.
     uint32_t dtypes_ = 0;
     c10::DeviceIndex device_ = -1;
-    bool good_ = true, shares_ = false;
+    bool good_ = true, shares_ = false, is_uniform_ = true, is_dense_ = true;
 };
 
 // Which dtypes an operator has run with. A kernel that has none for the dtypes of its operands says
@@ -125,7 +132,6 @@ class ProvenDtypes {
 class TaskOperands {
   public:
     void record(Capture &&capture);
-    void attach();
     void release();
     void retire();
 

@@ -73,6 +73,9 @@ struct DeferMade<Op, Out, Rule, Quick, R(A...)> {
         Capture capture;
         Arguments kept{Kept{keep(capture, arguments)...}, {}};
         Row row;
+        if (std::is_base_of_v<at::TensorIteratorBase, Rule> && !capture.keeps_order()) {
+            return false;
+        }
         if (!capture.is_good() || capture.device() < 0 || !make(row, arguments...)) {
             return false;
         }

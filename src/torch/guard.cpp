@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "deferred.h"
+#include "late_free.h"
 #include "twin.h"
 
 #include "fl/memory.h"
@@ -94,7 +95,8 @@ struct TwinGuard : c10::impl::DeviceGuardImplInterface {
         twin_guard()->synchronizeDevice(index);
     }
     void recordDataPtrOnStream(const c10::DataPtr &pointer, const Stream &stream) const override {
-        twin_guard()->recordDataPtrOnStream(pointer, to_twin(stream));
+        const AsTwinMade own(pointer, to_twin(stream.device()));
+        twin_guard()->recordDataPtrOnStream(own.get(), to_twin(stream));
     }
     double elapsedTime(void *first, void *second, const DeviceIndex index) const override {
         return twin_guard()->elapsedTime(first, second, index);

@@ -3,6 +3,7 @@
 
 #include "check.h"
 #include "errors.h"
+#include "late_free.h"
 #include "launch.h"
 
 #include "fl/debug.h"
@@ -322,6 +323,7 @@ void put_aside(at::Tensor tensor) {
 }
 
 void drop_put_aside() noexcept {
+    free_what_is_late();
     Aside *const mine = t_aside;
     if (mine == nullptr) {
         return;

@@ -4,6 +4,11 @@
 
 #include "infer.h"
 
+#include <ATen/ExpandUtils.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/ops/addmm_meta.h>
+#include <ATen/ops/baddbmm_meta.h>
+
 namespace fl_torch {
 
 // The commonest case alone.
@@ -45,6 +50,20 @@ struct Fill {
         return fits(self) && c10::isFloatingType(self.scalar_type()) && !value.isComplex();
     }
 };
+
+// The kernel itself, and not what is known before it runs, refuses a bias that does not fit.
+template <class Structured>
+struct WithBias : Structured {
+    void meta(const at::Tensor &bias, const at::Tensor &a, const at::Tensor &b,
+              const at::Scalar &beta, const at::Scalar &alpha) {
+        at::DimVector sizes(a.sizes());
+        sizes.back() = b.size(-1);
+        TORCH_CHECK(at::is_expandable_to(bias.sizes(), sizes));
+        Structured::meta(bias, a, b, beta, alpha);
+    }
+};
+using Addmm = WithBias<at::meta::structured_addmm>;
+using Baddbmm = WithBias<at::meta::structured_baddbmm>;
 
 struct IndexSelect {
     static bool make(std::array<at::Tensor, 1> &row, const at::Tensor &self, int64_t dim,

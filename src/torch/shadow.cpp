@@ -5,6 +5,7 @@
 #include "shadow.h"
 
 #include "check.h"
+#include "late_free.h"
 #include "queue.h"
 #include "special.h"
 
@@ -141,23 +142,13 @@ void Shadow::bind_storage(const at::Tensor &tensor, bool written, Shadow *lender
 
 void Shadow::record(const at::Tensor &tensor, bool written, Shadow *lender) {
     bind_fields(tensor, written);
-    original_ = nullptr; // The caller's handle will be gone.
     if (lender == nullptr) {
-        original_storage_ = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+        bind_memory(tensor, /*written=*/false); // No copy-on-write storage comes here.
     } else {
-        share_memory(/*written=*/false, *lender); // No copy-on-write storage comes here.
+        share_memory(/*written=*/false, *lender);
     }
-}
-
-void Shadow::attach() {
-    if (lender_ != this) {
-        return;
-    }
-    c10::StorageImpl *const shown = own_storage_.unsafeGetStorageImpl();
-    bound_pointer_ = original_storage_->_mutable_data_ptr_no_checks().get();
-    bound_nbytes_ = original_storage_->nbytes();
-    shown->_mutable_data_ptr_no_checks() = c10::DataPtr(bound_pointer_, *device_opt_);
-    shown->unsafe_set_nbytes(bound_nbytes_);
+    original_ = nullptr;
+    original_storage_ = nullptr;
 }
 
 void Shadow::bind_memory(const at::Tensor &tensor, bool written) {
@@ -278,8 +269,7 @@ bool Shadow::release_slow() {
     }
     c10::StorageImpl *const shown = own_storage_.unsafeGetStorageImpl();
     if (original_storage_ != nullptr && shown->data() == bound_pointer_) {
-        const c10::Storage owner(
-            c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(original_storage_));
+        const c10::Storage &owner = original_->unsafeGetTensorImpl()->unsafe_storage();
         shown->_mutable_data_ptr_no_checks() = owning_pointer(bound_pointer_, owner, *device_opt_);
     }
     return false;
@@ -503,6 +493,9 @@ void relabel(c10::TensorImpl *impl) {
         storage->_mutable_data_ptr_no_checks().unsafe_set_device(device);
         // What PyTorch allocates for this storage later (a copy-on-write copy) is labelled so too.
         storage->set_allocator(c10::GetAllocator(kFlagos));
+        if (C10_UNLIKELY(queue_in_use())) {
+            free_late(storage->_mutable_data_ptr_no_checks(), device.index());
+        }
     }
 }
 

@@ -37,12 +37,9 @@ class Shadow final : public c10::TensorImpl {
     // nullptr.
     void bind_storage(const at::Tensor &tensor, bool written, Shadow *lender);
 
-    // Show `tensor` to a call that another thread makes later: everything but the memory, of which
-    // whoever records keeps the storage until `release`. `lender` shows the same storage, or is
-    // nullptr.
+    // Show `tensor` to a call that another thread makes later, when the tensor may be gone: whoever
+    // records sees to it that the memory is not. `lender` shows the same storage, or is nullptr.
     void record(const at::Tensor &tensor, bool written, Shadow *lender);
-    // When the call begins: the memory as it is by then.
-    void attach();
 
     // Give back what binding took besides plain fields. Afterwards the shadow may be bound again,
     // unless the callee kept it or a view of it: then `false` says that the slot needs a new one,

@@ -1,0 +1,40 @@
+// late_free.h: memory that the caller frees while queued operators may still want it.
+//
+// An operator in the launch queue has the address of its operands. If the caller frees one, its
+// memory must not go back to the allocator before the operator has been launched: an operator that
+// was queued earlier could get it as its workspace and overwrite what the later one is to read.
+// A reference to each storage in the slot would do, and would show: autograd adds up gradients in
+// place only where nobody else holds their storage. So the memory's deleter waits instead.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+
+namespace fl_torch {
+
+// From now on `pointer`, which the twin's allocator made for this device, is freed late. A pointer
+// with another deleter stays as it is.
+void free_late(c10::DataPtr &pointer, c10::DeviceIndex device);
+
+// Whether it is: then an operator may be queued with its address alone.
+bool is_freed_late(const c10::DataPtr &pointer, c10::DeviceIndex device);
+
+// Such a pointer with the deleter by which the twin's allocator knows its own. Owns nothing.
+class AsTwinMade {
+  public:
+    AsTwinMade(const c10::DataPtr &pointer, c10::Device device);
+    ~AsTwinMade() {
+        (void)pointer_.release_context();
+    }
+    const c10::DataPtr &get() const {
+        return pointer_;
+    }
+
+  private:
+    c10::DataPtr pointer_;
+};
+
+// Free what no queued operator wants any more. Runs no Python.
+void free_what_is_late() noexcept;
+
+} // namespace fl_torch
