@@ -4,6 +4,7 @@
 #include "late_free.h"
 #include "twin.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/COW.h>
@@ -72,6 +73,12 @@ OperandIndex Capture::add(const at::Tensor &tensor, bool written) {
         operands_.back().kept = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
     }
     return {static_cast<uint16_t>(operands_.size() - 1)};
+}
+
+uint32_t Capture::dtypes() const {
+    constexpr uint32_t kHash = (1u << 30) - 1;
+    return (dtypes_ & kHash) | 1u << 31 |
+           (at::globalContext().deterministicAlgorithms() ? 1u << 30 : 0);
 }
 
 void TaskOperands::record(Capture &&capture) {
@@ -146,6 +153,14 @@ fl_task *open_task(const DeferredKind &kind, Capture &&capture, void (*call)(Def
     }
     const c10::DeviceIndex device = std::max<c10::DeviceIndex>(capture.device(), 0);
     const CallerState caller = CallerState::now(device);
+    // Where the caller has not switched the counting of versions off, as PyTorch's own kernels
+    // above this one do, a kernel counts its inner writes on the result that it makes; one that is
+    // given a shadow would not.
+    constexpr auto counting = c10::DispatchKey::ADInplaceOrView;
+    if (C10_UNLIKELY(caller.keys.included().has(counting) &&
+                     !caller.keys.excluded().has(counting))) {
+        return nullptr;
+    }
     fl_task *const task = fl_queue_open(device, caller.stream, &kind.kind, bytes);
     if (C10_UNLIKELY(task == nullptr)) {
         return nullptr;

@@ -70,10 +70,9 @@ class Capture {
     void set_device(c10::DeviceIndex device) {
         device_ = device;
     }
-    // Stands for the dtypes of the operands, in their order; never 0.
-    uint32_t dtypes() const {
-        return dtypes_ | 1u << 31;
-    }
+    // Stands for the dtypes of the operands, in their order, and for whether algorithms have to be
+    // deterministic, which some kernels refuse; never 0.
+    uint32_t dtypes() const;
     // Whether the order of the result's dimensions is that of the operands as they are. The host's
     // element-wise kernels first cast what has another dtype, and a cast lays out anew what is not
     // dense.
@@ -94,8 +93,9 @@ class Capture {
     bool good_ = true, shares_ = false, is_uniform_ = true, is_dense_ = true;
 };
 
-// Which dtypes an operator has run with. A kernel that has none for the dtypes of its operands says
-// so when it runs, which must be at the call: the first call with each combination is not queued.
+// Which dtypes an operator has run with, with and without deterministic algorithms. A kernel that
+// has none for the dtypes of its operands says so when it runs, which must be at the call: the
+// first call with each combination is not queued.
 class ProvenDtypes {
   public:
     bool contains(uint32_t key) const {

@@ -225,8 +225,14 @@ struct DeferParts;
 
 template <auto function, class R, class... A>
 struct DeferParts<function, R(A...)> {
-    static bool defer(R &out, uint32_t &, std::remove_reference_t<A> &...arguments) {
-        out = function(arguments...);
+    using Result = typename Typed<void, R(A...)>::Result;
+
+    static bool defer(Result &out, uint32_t &, std::remove_reference_t<A> &...arguments) {
+        if constexpr (std::is_same_v<Result, NoResult>) {
+            function(arguments...);
+        } else {
+            out = function(arguments...);
+        }
         return true;
     }
 };

@@ -8,6 +8,8 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/addmm_meta.h>
 #include <ATen/ops/baddbmm_meta.h>
+#include <ATen/ops/gelu_backward_meta.h>
+#include <ATen/ops/gelu_meta.h>
 
 namespace fl_torch {
 
@@ -64,6 +66,20 @@ struct WithBias : Structured {
 };
 using Addmm = WithBias<at::meta::structured_addmm>;
 using Baddbmm = WithBias<at::meta::structured_baddbmm>;
+
+// So does the kernel with words that it does not know.
+template <class Structured>
+struct WithWord : Structured {
+    template <class... A>
+    void meta(const A &...arguments) {
+        const c10::string_view word =
+            std::get<sizeof...(A) - 1>(std::forward_as_tuple(arguments...));
+        TORCH_CHECK(word == "none" || word == "tanh");
+        Structured::meta(arguments...);
+    }
+};
+using Gelu = WithWord<at::meta::structured_gelu>;
+using GeluBackward = WithWord<at::meta::structured_gelu_backward>;
 
 struct IndexSelect {
     static bool make(std::array<at::Tensor, 1> &row, const at::Tensor &self, int64_t dim,
