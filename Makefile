@@ -14,10 +14,15 @@ SIM_TESTS := test_flagos.py test_names.py test_device.py test_stream.py test_eve
   test_storage.py test_objects.py test_errors.py test_device_rules.py test_threads.py test_cases_a.py \
   test_cases_b.py test_cases_c.py test_cases_d.py test_cases_e.py test_cases_f.py test_cases_g.py \
   test_cases_h.py test_cases_i.py test_interchange.py test_serialization.py test_sharing.py \
-  test_lifetime.py test_as_cuda.py
+  test_lifetime.py test_as_cuda.py test_queue.py test_queue_bits.py
 # Those about the runtime, which run on a vendor's fake as well.
 FAKE_TESTS := test_device.py test_stream.py test_event.py test_memory.py test_random.py \
   test_fallback.py test_tensor.py
+# Those that see most of what the launch queue could break.
+QUEUE_TESTS := test_tensor.py test_storage.py test_views.py test_interchange.py test_serialization.py \
+  test_threads.py test_event.py test_stream.py test_boxing_writes.py test_objects.py test_layouts.py \
+  test_sharing.py test_rnn.py test_errors.py
+QUEUE_OPINFO := -k "test_operator and float32"
 SIM_OPINFO := -k "(test_operator or test_foreach or test_sparse) and (float32 or int64) or test_errors or test_jagged"
 SAY := @printf '== %s\n'
 SHELL := /bin/bash
@@ -133,6 +138,9 @@ test-cpp: build
 test-python: build
 	$(SAY) "test: PyTorch on flagos"
 	@$(PYTEST) tests/torch
+	$(SAY) "test: PyTorch on flagos, the launch queue on and late"
+	@TORCH_FL_QUEUE=1 TORCH_FL_QUEUE_DELAY_US=200 $(PYTEST) $(addprefix tests/torch/,$(QUEUE_TESTS))
+	@TORCH_FL_QUEUE=1 $(PYTEST) tests/torch/test_opinfo.py $(QUEUE_OPINFO)
 	$(SAY) "test: PyTorch on flagos, platform sim"
 	@TORCH_FL_PLATFORM=sim $(PYTEST) $(addprefix tests/torch/,$(SIM_TESTS))
 	$(SAY) "test: operators on the host route, platform sim"
