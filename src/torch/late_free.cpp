@@ -66,14 +66,13 @@ constexpr auto deleters = make_deleters(std::make_index_sequence<FL_DEVICE_MAX>(
 
 } // namespace
 
+void watch_twin_memory() {
+    c10::DeleterFnPtr none = nullptr;
+    (void)twin_deleter.compare_exchange_strong(none, c10::GetAllocator(twin.type)->raw_deleter());
+}
+
 void free_late(c10::DataPtr &pointer, c10::DeviceIndex device) {
-    c10::DeleterFnPtr known = twin_deleter.load(std::memory_order_relaxed);
-    if (C10_UNLIKELY(known == nullptr)) {
-        c10::DeleterFnPtr first = c10::GetAllocator(twin.type)->raw_deleter();
-        if (first == nullptr || twin_deleter.compare_exchange_strong(known, first)) {
-            known = first;
-        }
-    }
+    const c10::DeleterFnPtr known = twin_deleter.load(std::memory_order_relaxed);
     if (known != nullptr && pointer.get() == pointer.get_context()) {
         (void)pointer.compare_exchange_deleter(known, deleters[static_cast<size_t>(device)]);
     }
@@ -82,6 +81,12 @@ void free_late(c10::DataPtr &pointer, c10::DeviceIndex device) {
 bool is_freed_late(const c10::DataPtr &pointer, c10::DeviceIndex device) {
     return pointer.get_deleter() == deleters[static_cast<size_t>(device)] ||
            pointer.get() == nullptr;
+}
+
+bool is_twin_made(const c10::DataPtr &pointer, c10::DeviceIndex device) {
+    return is_freed_late(pointer, device) ||
+           (pointer.get() == pointer.get_context() &&
+            pointer.get_deleter() == twin_deleter.load(std::memory_order_relaxed));
 }
 
 AsTwinMade::AsTwinMade(const c10::DataPtr &pointer, c10::Device device)

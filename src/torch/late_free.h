@@ -12,12 +12,18 @@
 
 namespace fl_torch {
 
+// Look which deleter the twin's allocator has. Call before anything else here.
+void watch_twin_memory();
+
 // From now on `pointer`, which the twin's allocator made for this device, is freed late. A pointer
 // with another deleter stays as it is.
 void free_late(c10::DataPtr &pointer, c10::DeviceIndex device);
 
 // Whether it is: then an operator may be queued with its address alone.
 bool is_freed_late(const c10::DataPtr &pointer, c10::DeviceIndex device);
+
+// Whether it will be, or the twin's allocator made it before that: memory that nobody else has.
+bool is_twin_made(const c10::DataPtr &pointer, c10::DeviceIndex device);
 
 // Such a pointer with the deleter by which the twin's allocator knows its own. Owns nothing.
 class AsTwinMade {

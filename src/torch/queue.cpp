@@ -38,6 +38,7 @@ void queue_set(bool on) {
             "', where operators run on the host: only those of a twin can be queued");
         TORCH_CHECK(!launch_blocking,
                     "the launch queue is off while TORCH_FL_LAUNCH_BLOCKING is 1");
+        watch_twin_memory();
         queue_state.in_use.store(true);
         queue_state.is_on.store(true);
     } else {
@@ -166,25 +167,25 @@ void sweep_known() {
 
 } // namespace
 
+void note_known(const c10::Storage &storage, Known how) {
+    const std::unique_lock<std::shared_mutex> guard(known_lock);
+    if (known.size() >= known_before_sweep) {
+        sweep_known();
+    }
+    const auto [entry, is_new] =
+        known.try_emplace(storage.unsafeGetStorageImpl(),
+                          KnownStorage{WeakStorage(storage.getWeakStorageImpl()), how});
+    if (!is_new && how == Known::kShared) {
+        entry->second.how = how;
+    }
+    known_count.store(known.size());
+}
+
 void memory_is_known(const at::Tensor &tensor, Known how) {
-    if (!twin.present || tensor.device().type() != kFlagos || !tensor.has_storage()) {
-        return;
+    if (twin.present && tensor.device().type() == kFlagos && tensor.has_storage()) {
+        note_known(tensor.storage(), how);
+        drain_queue(); // After the entry: what is queued from now on has seen it.
     }
-    const c10::Storage &storage = tensor.storage();
-    {
-        const std::unique_lock<std::shared_mutex> guard(known_lock);
-        if (known.size() >= known_before_sweep) {
-            sweep_known();
-        }
-        const auto [entry, is_new] =
-            known.try_emplace(storage.unsafeGetStorageImpl(),
-                              KnownStorage{WeakStorage(storage.getWeakStorageImpl()), how});
-        if (!is_new && how == Known::kShared) {
-            entry->second.how = how;
-        }
-        known_count.store(known.size());
-    }
-    drain_queue(); // After the entry: what is queued from now on has seen it.
 }
 
 bool is_known(const c10::StorageImpl *storage, bool written) {

@@ -65,6 +65,9 @@ enum class Known {
 // From now on somebody outside PyTorch's order may look at this memory. Drains.
 void memory_is_known(const at::Tensor &tensor, Known how);
 
+// The same without the drain, for the end of a call that has drained.
+void note_known(const c10::Storage &storage, Known how);
+
 // Whether an operand on this storage keeps its operator out of the queue.
 bool is_known(const c10::StorageImpl *storage, bool written);
 

@@ -271,6 +271,7 @@ bool Shadow::release_slow() {
     if (original_storage_ != nullptr && shown->data() == bound_pointer_) {
         const c10::Storage &owner = original_->unsafeGetTensorImpl()->unsafe_storage();
         shown->_mutable_data_ptr_no_checks() = owning_pointer(bound_pointer_, owner, *device_opt_);
+        note_known(owner, Known::kShared); // Whoever keeps the shadow does not wait for the queue.
     }
     return false;
 }
