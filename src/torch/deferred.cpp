@@ -7,7 +7,6 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
-#include <c10/core/impl/COW.h>
 
 #include <mutex>
 #include <unordered_map>
@@ -16,14 +15,15 @@ namespace fl_torch {
 
 namespace {
 
-// Plain dense tensors whose memory is theirs: no lazy bits, names, symbols or copy-on-write.
+// Plain dense tensors whose memory is theirs: no lazy bits, names or symbols, and neither another
+// library's memory nor copy-on-write, which have deleters of their own.
 bool can_be_recorded(const c10::TensorImpl &impl, const c10::StorageImpl *storage, bool written) {
     constexpr auto lazy = c10::DispatchKeySet(
         {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
     const uint64_t refused = lazy.raw_repr() | twin.special_keys;
     return (impl.key_set().raw_repr() & refused) == 0 && storage != nullptr &&
            !impl.has_named_tensor_meta() && !impl.has_symbolic_sizes_strides() &&
-           !c10::impl::cow::is_cow_data_ptr(storage->data_ptr()) && !is_known(storage, written);
+           is_twin_made(storage->data_ptr(), impl.device().index()) && !is_known(storage, written);
 }
 
 } // namespace

@@ -39,7 +39,8 @@ struct OperandIndex {
 };
 
 // The operands of one call. Memory that late_free.h watches over needs no reference; other memory
-// (older than the queue, or another library's) is kept by a reference to its storage.
+// (older than the queue) is kept by a reference to its storage. Operators on memory of others are
+// not queued.
 //
 // References are taken here and not while a slot is open, because taking the second one of an
 // object that Python knows may wait for Python's lock.
