@@ -273,8 +273,15 @@ struct Ordered final : Inner {
         }
     }
     void destroyEvent(void *event, const DeviceIndex index) const noexcept override {
-        drain_quietly();
-        Inner::destroyEvent(event, index);
+        // Behind the records and waits that are queued for it; another device's queue may have
+        // some.
+        const DeviceIndex device = std::max<DeviceIndex>(index, 0);
+        if (!fl_queue_has_work(device) || !only_queue_with_work(device) ||
+            !queue_call("end of an event", device,
+                        [this, event, index] { Inner::destroyEvent(event, index); })) {
+            drain_quietly();
+            Inner::destroyEvent(event, index);
+        }
     }
     bool queryEvent(void *event) const override {
         drain_queue();

@@ -350,3 +350,28 @@ TEST(queue, refuses_devices_that_cannot_be) {
     CHECK(!fl_queue_has_work(-1));
     CHECK(!fl_queue_has_work(FL_DEVICE_MAX));
 }
+
+TEST(queue, counts_what_was_queued_and_what_has_run) {
+    CHECK_INT(fl_queue_devices(), 0);
+    queue_on(3, &gating, 0, (note){0});
+    queue_on(3, &noting, 0, (note){1, 0, NULL});
+    CHECK_INT(fl_queue_devices(), 4);
+    CHECK_UINT(fl_queue_count_queued(3), 2);
+    CHECK_UINT(fl_queue_count_run(3), 0);
+    open_gate();
+    fl_queue_drain(3);
+    CHECK_UINT(fl_queue_count_run(3), 2);
+    CHECK_UINT(fl_queue_count_queued(2), 0);
+    CHECK(fl_queue_count_run(2) >= fl_queue_count_queued(2)); /* Nothing to wait for. */
+}
+
+TEST(queue, may_be_late_for_tests) {
+    CHECK_OK(fl_option_set(FL_OPT_QUEUE_DELAY_US, "2000"));
+    for (uint64_t i = 0; i < 50; i++) {
+        queue_note(&noting, (note){0, i, NULL});
+    }
+    CHECK(fl_queue_has_work(0));
+    fl_queue_drain(0);
+    CHECK_UINT(run_count, 50);
+    CHECK_UINT(out_of_order, 0);
+}
