@@ -21,7 +21,9 @@ bool can_be_recorded(const c10::TensorImpl &impl, const c10::StorageImpl *storag
     constexpr auto lazy = c10::DispatchKeySet(
         {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
     const uint64_t refused = lazy.raw_repr() | twin.special_keys;
-    return (impl.key_set().raw_repr() & refused) == 0 && storage != nullptr &&
+    // What has sizes and no memory is refused when it is bound, which must be at the call.
+    const bool has_memory = storage != nullptr && (storage->nbytes() != 0 || impl.numel() == 0);
+    return (impl.key_set().raw_repr() & refused) == 0 && has_memory &&
            !impl.has_named_tensor_meta() && !impl.has_symbolic_sizes_strides() &&
            is_twin_made(storage->data_ptr(), impl.device().index()) && !is_known(storage, written);
 }
@@ -82,11 +84,11 @@ uint32_t Capture::dtypes() const {
 }
 
 void TaskOperands::record(Capture &&capture) {
-    count_ = capture.operands_.size();
-    while (shadows_.size() < count_) {
+    count_ = 0;
+    while (shadows_.size() < capture.operands_.size()) {
         shadows_.emplace_back(Shadow::create());
     }
-    for (size_t i = 0; i < count_; i++) {
+    for (size_t i = 0; i < capture.operands_.size(); i++) {
         Capture::Operand &operand = capture.operands_[i];
         Shadow *const lender =
             operand.lender == OperandIndex::kNone ? nullptr : &shadow(operand.lender);
@@ -94,6 +96,7 @@ void TaskOperands::record(Capture &&capture) {
         if (C10_UNLIKELY(operand.kept.defined())) {
             storages_.push_back(std::move(operand.kept));
         }
+        count_++;
     }
     numbers_ = std::move(capture.numbers_);
 }
@@ -169,11 +172,18 @@ fl_task *open_task(const DeferredKind &kind, Capture &&capture, void (*call)(Def
     if (C10_UNLIKELY(payload->operands == nullptr)) {
         payload->operands = new TaskOperands;
     }
-    payload->operands->record(std::move(capture));
     payload->call = call;
     payload->name = kind.kind.name;
     payload->device = device;
     payload->caller = caller;
+    try {
+        payload->operands->record(std::move(capture));
+    } catch (...) {
+        // The number is taken, and later tasks wait for it.
+        payload->call = [](DeferredTask &) {};
+        fl_queue_submit(task);
+        throw;
+    }
     return task;
 }
 

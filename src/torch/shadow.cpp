@@ -276,49 +276,6 @@ bool Shadow::release_slow() {
     return false;
 }
 
-// --- the stack of a thread --------------------------------------------------------------------
-
-thread_local ThreadState *t_thread_state = nullptr;
-
-ThreadState &make_thread_state() {
-    struct Holder {
-        ThreadState state;
-        ~Holder() {
-            t_thread_state = nullptr;
-        }
-    };
-    static thread_local std::unique_ptr<Holder> holder;
-    // Code that runs after this thread's destructors (late Python threads at exit) gets a state
-    // that is never freed.
-    static thread_local bool ended = false;
-    struct Mark {
-        ~Mark() {
-            ended = true;
-        }
-    };
-    ThreadState *state = nullptr;
-    if (ended) {
-        state = new ThreadState;
-    } else {
-        static thread_local Mark mark;
-        (void)mark;
-        holder = std::make_unique<Holder>();
-        state = &holder->state;
-    }
-    state->tally = fl_tally_self();
-    state->grow();
-    t_thread_state = state;
-    return *state;
-}
-
-void ThreadState::grow() {
-    auto chunk = std::make_unique<Slot[]>(kChunk);
-    for (uint32_t i = 0; i < kChunk; i++) {
-        chunk[i] = Shadow::create();
-    }
-    chunks.push_back(std::move(chunk));
-}
-
 // --- the shadows of one call ------------------------------------------------------------------
 
 struct ShadowFrame::Extra {
