@@ -34,7 +34,7 @@ typedef enum fl_option_type {
       "wait for each operator, so that an error shows where it was made")                         \
     X(QUEUE, "TORCH_FL_QUEUE", BOOL, "0", 0, 1, "",                                               \
       "queue operators for a worker thread, so that the caller need not launch them")             \
-    X(QUEUE_SPIN_US, "TORCH_FL_QUEUE_SPIN_US", INT, "20", 0, 1000000, "microseconds",             \
+    X(QUEUE_SPIN_US, "TORCH_FL_QUEUE_SPIN_US", INT, "60", 0, 1000000, "microseconds",             \
       "how long the launch queue's threads look for work, or for its end, before they sleep")     \
     X(QUEUE_BYTES, "TORCH_FL_QUEUE_BYTES", BYTES, "64M", 0, INT64_C(1) << 46, "bytes",            \
       "new memory that operators in the launch queue may hold before the caller waits")           \

@@ -1,13 +1,14 @@
 /*
  * worker.c: the thread that runs the tasks of one device, and the waiting of both sides.
  *
- * Each side spins for a short while and then sleeps. Sleepers and wakers meet by sequentially
- * consistent stores and loads: one announces that it sleeps and looks again, the other makes its
- * progress known and then looks for sleepers; one of the two sees the other. Does not know what a
- * task does.
+ * Each side spins for a short while and then sleeps. While it spins it offers its processor to
+ * others, for the other side may be waiting for that very one. Sleepers and wakers meet by
+ * sequentially consistent stores and loads: one announces that it sleeps and looks again, the other
+ * makes its progress known and then looks for sleepers; one of the two sees the other. Does not
+ * know what a task does.
  */
 #include <errno.h>
-#include <signal.h>
+#include <sched.h>
 
 #include "base/assert.h"
 #include "queue/ring.h"
@@ -21,7 +22,7 @@ static inline void relax(void) {
 #endif
 }
 
-enum { SPINS_A_LOOK = 32 }; /* Reading the clock costs as much as some twenty turns. */
+enum { SPINS_A_LOOK = 32 }; /* Between two looks at the clock, and two offers of the processor. */
 
 /* --- the worker ------------------------------------------------------------------------------ */
 
@@ -55,6 +56,8 @@ static bool wait_for_task(fl__queue *queue, const fl_task *task, uint64_t ticket
         start = start ? start : now;
         if (now - start >= queue->spin_ns) {
             sleep_until_work(queue, task, ticket);
+        } else {
+            (void)sched_yield();
         }
     }
     return true;
@@ -140,6 +143,7 @@ bool fl__queue_wait(fl__queue *queue, uint64_t ticket, int32_t limit_ms) {
             }
             relax();
         }
+        (void)sched_yield();
     } while (fl__now_ns() - start < queue->spin_ns);
     if (limit_ms < 0) {
         return sleep_until_run(queue, ticket, NULL);
