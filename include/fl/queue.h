@@ -29,7 +29,9 @@ typedef struct fl_task_kind {
 } fl_task_kind;
 
 enum {
-    FL_QUEUE_SLOTS = 1024,       /* Tasks that wait, run, or have run and are still recorded. */
+    /* Tasks that wait, run, or have run and are still recorded. Two threads go round all slots, so
+     * that more of them would not stay in a processor's cache. */
+    FL_QUEUE_SLOTS = 256,
     FL_TASK_PAYLOAD_BYTES = 896, /* Zeroed once; a slot's payload outlives its tasks. */
 };
 

@@ -68,7 +68,7 @@ class Task:
 
 
 def record(device=0):
-    """The flight record of a device: its last tasks, at most 1,024, oldest first. Waits for nothing."""
+    """The flight record of a device: its last tasks, at most 256, oldest first. Waits for nothing."""
     return [Task(*row) for row in _C.queue_record(device)]
 
 
