@@ -4,7 +4,7 @@ a process that never does keeps PyTorch's own."""
 
 import torch
 
-from torch_fl._wrapped import TABLE, Row, _mark, on_flagos, on_flagos_storage
+from torch_fl._wrapped import TABLE, TWIN, Row, _mark, on_flagos, on_flagos_storage
 
 
 class QueueRow(Row):
@@ -97,3 +97,50 @@ for _name in _SETTINGS:
             none="not wrapped: nothing is queued",
             cuda="waits for what is queued",
         )
+
+# --- graphs --------------------------------------------------------------------------------------
+
+
+class GraphRow(QueueRow):
+    """A method of CUDA's graphs, which only CUDA as the twin can have captured flagos' work in."""
+
+    def install(self):
+        if TWIN == "cuda":
+            super().install()
+
+
+def _capture_at_once(original):
+    def capture_begin(self, *args, **kwargs):
+        self._torch_fl_queue = torch.ops.flagos.queue_is_on()
+        torch.ops.flagos.queue_set(False)
+        return original(self, *args, **kwargs)
+
+    return _mark(capture_begin, original)
+
+
+def _queue_again(original):
+    def capture_end(self, *args, **kwargs):
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            if getattr(self, "_torch_fl_queue", False):
+                torch.ops.flagos.queue_set(True)
+
+    return _mark(capture_end, original)
+
+
+for _name, _wrap, _what in (
+    ("capture_begin", _capture_at_once, "the queue is off until `capture_end`"),
+    ("capture_end", _queue_again, "the queue is as it was before"),
+    ("replay", _drain_first, "waits for what is queued"),
+):
+    GraphRow(
+        torch.cuda.CUDAGraph,
+        _name,
+        _wrap,
+        why="a graph is captured from the calling thread's launches, and replayed by no operator. "
+        "Wrapped when the queue is first switched on",
+        cpu="not wrapped: there are no graphs",
+        none="not wrapped: nothing is queued",
+        cuda=_what,
+    )
