@@ -135,7 +135,7 @@ ROWS = [
     Row(RESIZED, RESIZED_OPS, ("version",), ("out_empty", "out_wrong_shape"), twins=("cpu",)),
     Row(
         RESIZED,
-        ("linalg.pinv",),
+        ("linalg.pinv", "matmul"),
         ("version",),
         ("out_empty", "out_wrong_shape"),
         twins=("cpu",),
