@@ -115,7 +115,7 @@ define c_tests
 		-DFL_BUILD_PYTHON=OFF -DFL_SANITIZE=$(2) -DTORCH_FL_DEBUG=$(3) > build/$(1).log 2>&1 \
 		|| { cat build/$(1).log; exit 1; }
 	@$(CMAKE) --build build/$(1) -j $(JOBS)
-	@$(VENV)/bin/ctest --test-dir build/$(1) --output-on-failure --no-tests=error
+	@$(VENV)/bin/ctest --test-dir build/$(1) -j $(JOBS) --output-on-failure --no-tests=error
 endef
 
 test-c: $(VENV)/.packages

@@ -237,29 +237,29 @@ def test_an_index_made_on_a_side_stream_is_used_there_at_once():
 @counted
 def test_a_block_goes_back_to_the_stream_it_came_from():
     side = flagos.Stream()
-    # A pool of this test's own: in the common one a block that another test keeps decides where
-    # the best fit is.
-    with flagos.use_mem_pool(flagos.MemPool()):
-        x = torch.full((1 << 20,), 5, dtype=torch.uint8, device=D)
+    # Larger than what other tests may have left of a segment, where the best fit could be.
+    size = 32 << 20
+    flagos.empty_cache()
+    x = torch.full((size,), 5, dtype=torch.uint8, device=D)
+    flagos._sleep(LONG)
+    y = x.clone()  # Reads the block when the sleep is over.
+    address = x.data_ptr()
+    del x
+    with flagos.stream(side):
+        other = torch.zeros(size, dtype=torch.uint8, device=D)
+        assert other.data_ptr() != address
+        other.fill_(9)
+    same = torch.zeros(size, dtype=torch.uint8, device=D)
+    assert same.data_ptr() == address and y.sum().item() == 5 * size
+    # And what the side stream gave up is not the default stream's.
+    address = other.data_ptr()
+    with flagos.stream(side):
         flagos._sleep(LONG)
-        y = x.clone()  # Reads the block when the sleep is over.
-        address = x.data_ptr()
-        del x
-        with flagos.stream(side):
-            other = torch.zeros(1 << 20, dtype=torch.uint8, device=D)
-            assert other.data_ptr() != address
-            other.fill_(9)
-        same = torch.zeros(1 << 20, dtype=torch.uint8, device=D)
-        assert same.data_ptr() == address and y.sum().item() == 5 << 20
-        # And what the side stream gave up is not the default stream's.
-        address = other.data_ptr()
-        with flagos.stream(side):
-            flagos._sleep(LONG)
-            kept = other.clone()
-        del other
-        assert torch.ones(1 << 20, dtype=torch.uint8, device=D).data_ptr() != address
-        side.synchronize()
-        assert kept.sum().item() == 9 << 20
+        kept = other.clone()
+    del other
+    assert torch.ones(size, dtype=torch.uint8, device=D).data_ptr() != address
+    side.synchronize()
+    assert kept.sum().item() == 9 * size
 
 
 # --- copies of views -----------------------------------------------------------------------------

@@ -208,9 +208,13 @@ def test_ten_thousand_of_them_leave_nothing(name):
     make = OBJECTS[name]
     repeat(make, 1500)
     blocks, descriptors = allocated(), len(list(pathlib.Path("/proc/self/fd").iterdir()))
-    before = resident()
-    repeat(make, 10_000)
-    grown = resident() - before
+    # What leaks grows each time; what only the first time needs, as the C library's pools, does not.
+    for _ in range(3):
+        before = resident()
+        repeat(make, 10_000)
+        grown = resident() - before
+        if grown < 100 * 10_000:
+            break
     assert allocated() == blocks
     assert len(list(pathlib.Path("/proc/self/fd").iterdir())) <= descriptors
     assert grown < 100 * 10_000, f"{grown / 10_000:.0f} bytes for each"
