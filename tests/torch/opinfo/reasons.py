@@ -225,6 +225,7 @@ ROWS = [
         ("view", "version"),
         ("forward", "method", "noncontiguous", "negative", "inference", "eval"),
         twins=("cpu",),
+        sometimes="Only samples of the CPU's own kernel.",
     ),
     Row(
         REFERENCE,
