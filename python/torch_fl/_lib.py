@@ -49,16 +49,19 @@ def _check_torch():
 
 
 def _check_whole(library):
-    """Refuse a file that was cut short, which would end the process when it is mapped."""
+    """Refuse a file that was cut short, which would end the process when it is mapped. One without a
+    whole header the loader refuses itself."""
     with open(library, "rb") as file:
         header = file.read(64)
+    if len(header) < 64:
+        return
     # ELF for 64 bits: the table of sections ends the file; its offset, entry size and entries.
-    if len(header) == 64:
-        (offset,) = struct.unpack_from("<Q", header, 40)
-        entry_size, entries = struct.unpack_from("<HH", header, 58)
-        if library.stat().st_size >= offset + entry_size * entries:
-            return
-    raise ImportError(f"torch_fl's installation is incomplete ({library} is cut short); {REINSTALL}")
+    (offset,) = struct.unpack_from("<Q", header, 40)
+    entry_size, entries = struct.unpack_from("<HH", header, 58)
+    if library.stat().st_size < offset + entry_size * entries:
+        raise ImportError(
+            f"torch_fl's installation is incomplete ({library} is cut short); {REINSTALL}"
+        )
 
 
 def _check_owner():
@@ -75,7 +78,7 @@ def load():
     """Load the core and the adapter, choose the platform; answers the module `_C`."""
     _check_torch()
     _check_owner()
-    for library in FOLDER.glob("*.so"):
+    for library in (*FOLDER.glob("*.so"), *FOLDER.parent.glob("_C.*.so")):
         _check_whole(library)
     try:
         _C = importlib.import_module("torch_fl._C")

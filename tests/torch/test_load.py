@@ -202,7 +202,7 @@ def test_damaged_library(copied):
     check_failure(["libtorch_fl.so", "install torch_fl again"], copied.parent)
 
 
-@pytest.mark.parametrize("cut", ["lib/libflagos.so", "lib/libtorch_fl.so"])
+@pytest.mark.parametrize("cut", ["lib/libflagos.so", "lib/libtorch_fl.so", "_C.abi3.so"])
 def test_library_cut_short(copied, cut):
     """As an interrupted copy leaves it; mapping it would end the process."""
     path = copied / cut
