@@ -44,28 +44,27 @@ def _loaded_fake():
     return None
 
 
-def _environment(name):
-    """For the process whose platform this is: where it works or is not known, as here."""
+def _environment(name, reason):
+    """For the process whose platform this is: as here, unless `reason` says why it cannot be used."""
     environment = dict(os.environ, TORCH_FL_PLATFORM=name)
-    reasons = {entry["name"]: entry["reason"] for entry in _C.platforms()}
-    if reasons.get(name) and (FAKES / name).is_dir() and "TORCH_FL_VENDOR_PATH" not in environment:
-        print(f"{reasons[name]}: its fake is used", flush=True)
+    if reason and (FAKES / name).is_dir() and "TORCH_FL_VENDOR_PATH" not in environment:
+        print(f"{reason}: its fake is used", flush=True)
         environment["TORCH_FL_VENDOR_PATH"] = str(FAKES / name)
     return environment
 
 
 def run(arguments):
     chosen = torch_fl.platform()["name"]
-    known = [chosen, *(entry["name"] for entry in _C.platforms())]
-    if arguments.driver not in (None, *known):
-        names = ", ".join(sorted(set(known)))
-        print(f"there is no platform '{arguments.driver}'; there are {names}", file=sys.stderr)
-        return 2
     if arguments.driver not in (None, chosen):
+        reasons = {entry["name"]: entry["reason"] for entry in _C.platforms()}
+        if arguments.driver not in reasons:
+            names = ", ".join(sorted(reasons))
+            print(f"there is no platform '{arguments.driver}'; there are {names}", file=sys.stderr)
+            return 2
         # A process has one platform; the other one needs a process of its own.
         command = [sys.executable, "-m", "torch_fl", "conformance", "--driver", arguments.driver]
         command += ["--cases", arguments.cases]
-        return subprocess.call(command, env=_environment(arguments.driver))
+        return subprocess.call(command, env=_environment(arguments.driver, reasons[arguments.driver]))
 
     core, suite = _load()
 

@@ -80,7 +80,7 @@ def dump(file=None, device=0, done=16):
     waiting = [task for task in tasks if task.state in ("queued", "running")]
     ran = [task for task in tasks if task.state not in ("queued", "running")]
     print(f"launch queue of flagos:{device}: {stats(device)}", file=file)
-    for task in ran[len(ran) - done if done < len(ran) else 0 :] + waiting:
+    for task in ran[max(0, len(ran) - done) :] + waiting:
         print(task, file=file)
 
 

@@ -10,14 +10,13 @@
 #include "driver/sim_state.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
 
-enum { EXIT_WAIT_S = 2 };
+enum { EXIT_WAIT_MS = 2000 };
 
 sim_engine fl__sim = {.lock = FL__MUTEX_INIT, .progress = PTHREAD_COND_INITIALIZER};
 
@@ -171,9 +170,7 @@ static void stop_at_exit(void) {
         }
     }
     (void)pthread_cond_broadcast(&fl__sim.progress);
-    struct timespec until;
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += EXIT_WAIT_S;
+    struct timespec until = fl__deadline_in_ms(EXIT_WAIT_MS);
     /* A task may itself wait for this thread, which exits: the wait is bounded. A task that ends
      * the process would wait for itself. */
     int own = is_stream_thread ? 1 : 0;
@@ -189,26 +186,14 @@ static void register_handlers(void) {
     (void)atexit(stop_at_exit);
 }
 
-/* Signals are for the threads of the program. */
 static int start_thread(sim_stream *stream) {
-    sigset_t all;
-    sigset_t before;
-    pthread_attr_t attributes;
     pthread_t thread;
-    int error = pthread_attr_init(&attributes);
-    if (error) {
-        return error;
-    }
-    (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&thread, &attributes, stream_main, stream);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    (void)pthread_attr_destroy(&attributes);
+    int error = fl__thread_start(&thread, stream_main, stream);
     if (!error) {
         char name[16];
         (void)snprintf(name, sizeof(name), "fl-sim-%d", stream->device);
         (void)pthread_setname_np(thread, name);
+        (void)pthread_detach(thread);
     }
     return error;
 }

@@ -6,7 +6,6 @@
  * and waiting. Does not know what a task does, nor who decides whether to queue.
  */
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,16 +66,6 @@ static void *worker_main(void *queue) {
     return fl__queue_work(queue);
 }
 
-/* Signals are for the program's own threads. */
-static int start_worker(fl__queue *queue) {
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&queue->worker, NULL, worker_main, queue);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 /* Under `making`. */
 static fl__queue *make(fl_device device) {
     fl__queue *queue = aligned_alloc(FL__LINE_BYTES, sizeof(*queue));
@@ -96,7 +85,7 @@ static fl__queue *make(fl_device device) {
     (void)pthread_mutex_init(&queue->lock, NULL);
     (void)pthread_cond_init(&queue->work, NULL);
     (void)pthread_cond_init(&queue->progress, NULL);
-    int error = start_worker(queue);
+    int error = fl__thread_start(&queue->worker, worker_main, queue);
     if (error) {
         fl_trace(FL_TRACE_QUEUE, "no thread for the queue of device %d: error %d", device, error);
         free(queue);
@@ -148,12 +137,6 @@ static void retire(fl__queue *queue) {
 
 /* --- queueing -------------------------------------------------------------------------------- */
 
-static uint64_t held_bytes(const fl__queue *queue) {
-    /* Loaded in this order the difference never wraps: what has run was queued before. */
-    uint64_t run = __atomic_load_n(&queue->bytes_run, __ATOMIC_ACQUIRE);
-    return __atomic_load_n(&queue->bytes_queued, __ATOMIC_RELAXED) - run;
-}
-
 /* Lets half of what waits run before it looks again, so that the two threads do not wake each other
  * for every task. A task that alone exceeds the bound waits for an empty queue. */
 static void wait_for_bytes(fl__queue *queue, uint64_t bytes) {
@@ -161,7 +144,7 @@ static void wait_for_bytes(fl__queue *queue, uint64_t bytes) {
     for (;;) {
         uint64_t done = __atomic_load_n(&queue->done, __ATOMIC_ACQUIRE);
         uint64_t tail = __atomic_load_n(&queue->tail, __ATOMIC_ACQUIRE);
-        uint64_t held = held_bytes(queue);
+        uint64_t held = fl__queue_held_bytes(queue);
         if (tail <= done || held == 0 || held + bytes <= queue->bytes_max) {
             return;
         }
@@ -188,7 +171,7 @@ fl_task *fl_queue_open(fl_device device, fl_stream stream, const fl_task_kind *k
         return NULL;
     }
     retire(queue);
-    if (bytes && __builtin_expect(held_bytes(queue) + bytes > queue->bytes_max, 0)) {
+    if (bytes && __builtin_expect(fl__queue_held_bytes(queue) + bytes > queue->bytes_max, 0)) {
         wait_for_bytes(queue, bytes);
     }
     __atomic_fetch_add(&queue->bytes_queued, bytes, __ATOMIC_RELAXED);

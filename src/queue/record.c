@@ -59,13 +59,12 @@ void fl_queue_get_stats(fl_device device, fl_queue_stats *out) {
     *out = (fl_queue_stats){0};
     const fl__queue *queue = fl__queue_find(device);
     if (queue) {
-        uint64_t run_bytes = __atomic_load_n(&queue->bytes_run, __ATOMIC_ACQUIRE);
         out->run = __atomic_load_n(&queue->done, __ATOMIC_ACQUIRE);
         out->queued = __atomic_load_n(&queue->tail, __ATOMIC_ACQUIRE);
         out->drains = __atomic_load_n(&queue->drains, __ATOMIC_RELAXED);
         out->full = __atomic_load_n(&queue->full, __ATOMIC_RELAXED);
         out->sleeps = __atomic_load_n(&queue->sleeps, __ATOMIC_RELAXED);
-        out->held_bytes = __atomic_load_n(&queue->bytes_queued, __ATOMIC_RELAXED) - run_bytes;
+        out->held_bytes = fl__queue_held_bytes(queue);
     }
 }
 

@@ -71,6 +71,13 @@ typedef struct fl__queue {
 /* The queue of a device; NULL where it was never used, or cannot be used in this process. */
 fl__queue *fl__queue_find(fl_device device);
 
+/* Of tasks that have not run. */
+static inline uint64_t fl__queue_held_bytes(const fl__queue *queue) {
+    /* Loaded in this order the difference never wraps: what has run was queued before. */
+    uint64_t run = __atomic_load_n(&queue->bytes_run, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&queue->bytes_queued, __ATOMIC_RELAXED) - run;
+}
+
 /* The worker's thread: runs tasks until `stop` and nothing is left. */
 void *fl__queue_work(void *queue);
 

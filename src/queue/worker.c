@@ -148,13 +148,6 @@ bool fl__queue_wait(fl__queue *queue, uint64_t ticket, int32_t limit_ms) {
     if (limit_ms < 0) {
         return sleep_until_run(queue, ticket, NULL);
     }
-    struct timespec end;
-    (void)clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += limit_ms / 1000;
-    end.tv_nsec += (long)(limit_ms % 1000) * 1000000;
-    if (end.tv_nsec >= 1000000000) {
-        end.tv_nsec -= 1000000000;
-        end.tv_sec++;
-    }
+    struct timespec end = fl__deadline_in_ms(limit_ms);
     return sleep_until_run(queue, ticket, &end);
 }

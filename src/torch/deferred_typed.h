@@ -20,6 +20,17 @@ void remember_dtypes(uint32_t dtypes) {
     DeferredState<Op>::kind->proven.add(dtypes);
 }
 
+// Whether it has run with the operands' dtypes; `unproven` is set where it has not.
+template <class Op>
+bool is_proven(const Capture &capture, uint32_t &unproven) {
+    const uint32_t dtypes = capture.dtypes();
+    if (C10_LIKELY(DeferredState<Op>::kind->proven.contains(dtypes))) {
+        return true;
+    }
+    unproven = dtypes;
+    return false;
+}
+
 // --- results as a row
 // ------------------------------------------------------------------------------
 
@@ -84,12 +95,9 @@ struct DeferMade<Op, Out, Rule, Quick, R(A...)> {
             kept.results[i] = capture.add(row[i], true);
             bytes += row[i].unsafeGetTensorImpl()->unsafe_storage().nbytes();
         }
-        DeferredKind &kind = *DeferredState<Op>::kind;
-        if (C10_UNLIKELY(!kind.proven.contains(capture.dtypes()))) {
-            unproven = capture.dtypes();
-            return false;
-        }
-        if (!queue_task(kind, std::move(capture), std::move(kept), &run, bytes)) {
+        if (!is_proven<Op>(capture, unproven) ||
+            !queue_task(*DeferredState<Op>::kind, std::move(capture), std::move(kept), &run,
+                        bytes)) {
             return false;
         }
         out = ResultRow<R>::from(row);
@@ -151,12 +159,8 @@ struct DeferGiven<Op, Rule, Quick, R(A...)> {
         if (!capture.is_good() || capture.device() < 0 || !fits(capture, arguments...)) {
             return false;
         }
-        DeferredKind &kind = *DeferredState<Op>::kind;
-        if (C10_UNLIKELY(!kind.proven.contains(capture.dtypes()))) {
-            unproven = capture.dtypes();
-            return false;
-        }
-        return queue_task(kind, std::move(capture), std::move(kept), &run, 0);
+        return is_proven<Op>(capture, unproven) &&
+               queue_task(*DeferredState<Op>::kind, std::move(capture), std::move(kept), &run, 0);
     }
 
   private:

@@ -227,8 +227,8 @@ void HostOperands::copy_back() {
             continue;
         }
         const at::NoNamesGuard unnamed;
-        operand.original.unsafeGetTensorImpl()->_set_conj(operand.host.is_conj());
-        operand.original.unsafeGetTensorImpl()->_set_neg(operand.host.is_neg());
+        copy_lazy_bits(*operand.host.unsafeGetTensorImpl(),
+                       *operand.original.unsafeGetTensorImpl());
         at::Tensor target = physical(operand.original);
         const at::Tensor host = physical(operand.host);
         if (operand.is_relaid()) {

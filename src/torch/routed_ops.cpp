@@ -152,13 +152,12 @@ const std::vector<KindKeys> &kinds() {
     static const auto *const list = [] {
         auto *made = new std::vector<KindKeys>;
         const auto host = c10::BackendComponent::CPUBit;
-        const auto backend = twin.is_host ? host : c10::BackendComponent::CUDABit;
         for (const auto kind :
              {c10::DispatchKey::Dense, c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
               c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor}) {
             made->push_back({c10::toRuntimePerBackendFunctionalityKey(
                                  kind, c10::BackendComponent::PrivateUse1Bit),
-                             c10::toRuntimePerBackendFunctionalityKey(kind, backend),
+                             c10::toRuntimePerBackendFunctionalityKey(kind, twin.backend),
                              c10::toRuntimePerBackendFunctionalityKey(kind, host)});
         }
         return made;

@@ -73,6 +73,11 @@ void copy_names(const c10::TensorImpl &from, c10::TensorImpl &to) {
     }
 }
 
+void copy_lazy_bits(const c10::TensorImpl &from, c10::TensorImpl &to) {
+    to._set_conj(from.is_conj());
+    to._set_neg(from.is_neg());
+}
+
 // --- one shadow -------------------------------------------------------------------------------
 
 Shadow::Shadow(c10::Storage storage)
@@ -227,9 +232,7 @@ void Shadow::write_back() {
     }
     constexpr c10::DispatchKeySet lazy{c10::DispatchKey::Conjugate, c10::DispatchKey::Negative};
     if (C10_UNLIKELY(!storage_only_ && !((key_set_ ^ original->key_set()) & lazy).empty())) {
-        // linalg_lu_solve leaves the conjugate of its result in out= and says so.
-        original->_set_conj(is_conj());
-        original->_set_neg(is_neg());
+        copy_lazy_bits(*this, *original); // linalg_lu_solve leaves a conjugate in out=.
     }
     if (C10_UNLIKELY(extra_meta_ != nullptr && !storage_only_)) {
         copy_names(*this, *original);
@@ -240,9 +243,7 @@ void Shadow::show_autograd() {
     shows_autograd_ = true;
     bound_version_ = static_cast<uint32_t>(version_counter().current_version());
     if (!storage_only_ && !original_->is_inference()) {
-        key_set_ = key_set_ | c10::getAutogradRelatedKeySetFromBackend(
-                                  twin.is_host ? c10::BackendComponent::CPUBit
-                                               : c10::BackendComponent::CUDABit);
+        key_set_ = key_set_ | c10::getAutogradRelatedKeySetFromBackend(twin.backend);
     }
 }
 

@@ -228,6 +228,9 @@ class ShadowFrame {
 // results.
 void copy_names(const c10::TensorImpl &from, c10::TensorImpl &to);
 
+// Whether memory holds the conjugate or the negative: a kernel may leave either in out= and say so.
+void copy_lazy_bits(const c10::TensorImpl &from, c10::TensorImpl &to);
+
 // Give a tensor that only this call holds the flagos label: tensor, storage and keys.
 void relabel(c10::TensorImpl *impl);
 

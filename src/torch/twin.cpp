@@ -34,8 +34,9 @@ void twin_choose(const fl_platform &platform) {
     chosen.is_host = platform.twin != FL_TWIN_CUDA;
     chosen.type = chosen.is_host ? c10::DeviceType::CPU : c10::DeviceType::CUDA;
     chosen.key = chosen.is_host ? DispatchKey::CPU : DispatchKey::CUDA;
-    chosen.twin_component =
-        raw(chosen.is_host ? c10::BackendComponent::CPUBit : c10::BackendComponent::CUDABit);
+    chosen.backend =
+        chosen.is_host ? c10::BackendComponent::CPUBit : c10::BackendComponent::CUDABit;
+    chosen.twin_component = raw(chosen.backend);
     chosen.flagos_component = raw(c10::BackendComponent::PrivateUse1Bit);
     chosen.twin_autocast =
         raw(chosen.is_host ? DispatchKey::AutocastCPU : DispatchKey::AutocastCUDA);

@@ -21,6 +21,7 @@ struct Twin {
     bool is_host = true;
     c10::DeviceType type = c10::DeviceType::CPU;
     c10::DispatchKey key = c10::DispatchKey::CPU;
+    c10::BackendComponent backend = c10::BackendComponent::CPUBit;
     // Bits of a raw DispatchKeySet.
     uint64_t twin_component = 0, flagos_component = 0;
     uint64_t twin_autocast = 0, flagos_autocast = 0;

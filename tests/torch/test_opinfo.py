@@ -26,6 +26,12 @@ QUICK_LAYOUTS = dict.fromkeys(LAYOUT_WAYS, 1) | {"forward": 3, "backward": 2} | 
 FULL_LAYOUTS = dict.fromkeys(LAYOUT_WAYS) | ERRORS
 
 
+def limits_of(dtype, full):
+    if full:
+        return FULL
+    return QUICK if dtype in COMMON_DTYPES else QUICK_OTHERS
+
+
 def check(name, operator, dtype, limits, count_cases, layout="strided"):
     verdict = suite.judge(operator, dtype, limits, layout)
     count_cases(name, verdict)
@@ -35,14 +41,12 @@ def check(name, operator, dtype, limits, count_cases, layout="strided"):
 
 @pytest.mark.parametrize("operator, dtype", suite.cases("operators"))
 def test_operator(operator, dtype, full, count_cases):
-    quick = QUICK if dtype in COMMON_DTYPES else QUICK_OTHERS
-    check("operators", operator, dtype, FULL if full else quick, count_cases)
+    check("operators", operator, dtype, limits_of(dtype, full), count_cases)
 
 
 @pytest.mark.parametrize("operator, dtype", suite.cases("foreach"))
 def test_foreach(operator, dtype, full, count_cases):
-    quick = QUICK if dtype in COMMON_DTYPES else QUICK_OTHERS
-    check("foreach", operator, dtype, FULL if full else quick, count_cases)
+    check("foreach", operator, dtype, limits_of(dtype, full), count_cases)
 
 
 @pytest.mark.parametrize("operator, dtype", suite.cases("references"))

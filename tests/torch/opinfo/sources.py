@@ -67,7 +67,7 @@ def in_layout(source, layout):
         own = getattr(op, f"sample_inputs_{layout}_func")
         wants = source is differentiable
         try:
-            return iter(list(own(op, "cpu", dtype, wants, layout=kind)))
+            return list(own(op, "cpu", dtype, wants, layout=kind))
         except NotImplementedError:  # The database says only that the operator takes them.
             return made_sparse(source(op, dtype), kind)
 
