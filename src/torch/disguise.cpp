@@ -17,7 +17,6 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 
 #include <unordered_set>
@@ -96,11 +95,6 @@ class Disguise final : public c10::TensorImpl {
 Disguise *disguise_of(const at::Tensor &tensor) {
     c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
     return tensor.defined() && impl->key_set().has(kMark) ? static_cast<Disguise *>(impl) : nullptr;
-}
-
-at::Tensor undisguised(const at::Tensor &tensor) {
-    Disguise *const disguise = disguise_of(tensor);
-    return disguise == nullptr ? tensor : disguise->original();
 }
 
 bool is_flagos(const at::Tensor &tensor) {
@@ -300,7 +294,7 @@ class DisguisedComposite final : public c10::OperatorKernel {
             convert_tensors(arguments[i], is_flagos, disguised);
         }
         try {
-            const c10::impl::IncludeDispatchKeyGuard mode_on(kMode);
+            const WithinDisguise within;
             op.callBoxedForDispatchKey(DispatchKey::CompositeImplicitAutograd, *stack);
         } catch (...) {
             rethrow_in_user_words(slot_->name);
@@ -320,6 +314,13 @@ class DisguisedComposite final : public c10::OperatorKernel {
 at::Tensor disguised(at::Tensor original) {
     return at::detail::make_tensor<Disguise>(std::move(original));
 }
+
+at::Tensor undisguised(const at::Tensor &tensor) {
+    Disguise *const disguise = disguise_of(tensor);
+    return disguise == nullptr ? tensor : disguise->original();
+}
+
+WithinDisguise::WithinDisguise() : mode_on_(kMode) {}
 
 // Wrappers are asked first: the device that they tell C++ may be another than the one they stand
 // for.

@@ -17,12 +17,26 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace fl_torch {
 
 // A tensor of which PyTorch's C++ code reads the twin's device, and whose operators are
 // `original`'s. An operator called on it outside of a composite gives plain flagos tensors.
 at::Tensor disguised(at::Tensor original);
+
+// The tensor behind a disguise; another tensor is given back as it is.
+at::Tensor undisguised(const at::Tensor &tensor);
+
+// While one lives, what this thread's operators make of disguised tensors is disguised too, so that
+// PyTorch's code goes on reading the twin's device.
+class WithinDisguise {
+  public:
+    WithinDisguise();
+
+  private:
+    const c10::impl::IncludeDispatchKeyGuard mode_on_;
+};
 
 // Whether a tensor, of any device, may take part in a disguised call.
 bool can_be_disguised(const at::Tensor &tensor);

@@ -7,6 +7,7 @@
 #include "disguise.h"
 #include "ops.h"
 #include "ops_attention.h"
+#include "ops_gradient.h"
 #include "ops_norm.h"
 #include "ops_rnn.h"
 #include "routed_ops.h"
@@ -97,6 +98,9 @@ void register_above_autograd(torch::Library &aten) {
     if (twin.present) {
         register_disguised();
         register_attention(aten, *autograd);
+    }
+    if (twin.present && !twin.is_host) {
+        register_gradients(*autograd);
     }
 }
 
