@@ -1,168 +1,254 @@
-"""Which GPU kernels each OpInfo sample runs, on native CUDA and on flagos, and what it computes.
+"""Which GPU kernels each sample of PyTorch's databases runs, on native CUDA and on flagos.
 
-    python bench/card/kernels.py [--dtypes float32,...] [--samples 3] [--jobs 8] [--log FILE] [--ops a,b]
+    python bench/card/kernels.py [--dtypes float32,...] [--variants forward,...] [--samples 3]
+        [--suites operators,...] [--jobs 8] [--only NAME,...] [--log FILE]
 
-Records, in a process a side and shard, the profiler's sequence of kernels and copies of each sample,
-forward and backward, and the bits, strides, dtypes and devices of all results and gradients; then
-compares the sides and prints every operator that differs, with the first kernel that does. Samples
-that native CUDA does not repeat itself (it is run twice) are set aside. Needs a CUDA device.
+Samples and variants are those of the tests (tests/torch/opinfo): operators, foreach, modules and
+optimisers; forward, backward, in-place, out= and so on. A process a side and shard records, for each
+sample, the profiler's sequence of kernels and copies, and a hash of all that the tests compare. The
+sides are then compared, and every operator that differs is printed with the first kernel that does.
+What native CUDA does not repeat itself is set aside. Needs a CUDA device.
 """
 
 import argparse
 import collections
+import fnmatch
 import hashlib
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
 import warnings
 
-KEY = ("Activity", "Lazy", "Buffer", "Resource", "Runtime", "Command", "cuda", "cu")
+TESTS = pathlib.Path(__file__).resolve().parents[2] / "tests" / "torch"
+
+# What the profiler lists beside kernels and copies: calls of the runtime and its own notes.
+NO_KERNELS = ("Activity", "Lazy", "Buffer", "Resource", "Runtime", "Command", "cuda", "cu")
+
+# Differences that are right: operator, verdict, reason. All else makes the check fail.
+REASONS = (
+    ("jiterator_*", "flagos raises", "torch.cuda.jiterator compiles for plain CUDA tensors alone"),
+)
 
 
-def record(device, shard, shards, dtypes, samples, only, path):
+# --- one side -------------------------------------------------------------------------------------
+
+
+def digest_of(outcome):
+    """A hash of all that the tests would compare of an outcome."""
+    import torch
+    from opinfo.outcome import Seen, flat
+
+    sha = hashlib.sha256(outcome.raised.encode())
+    for seen in outcome.operands + outcome.results:
+        if not isinstance(seen, Seen):
+            sha.update(repr(seen).encode())
+            continue
+        described = {k: v for k, v in vars(seen).items() if k not in ("value", "version")}
+        sha.update(repr(described).encode())
+        for part in seen.value:
+            if part.numel():
+                sha.update(flat(part).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()[:16]
+
+
+def watch(observe):
+    """The tests' `observe`, which also notes the kernels of the call in the outcome."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    def observe_kernels(side, call, operands):
+        trace = profile(activities=[ProfilerActivity.CUDA])
+
+        def profiled():
+            torch.cuda.synchronize()
+            with trace:
+                try:
+                    return call()
+                finally:
+                    torch.cuda.synchronize()
+
+        outcome = observe(side, profiled, operands)
+        events = sorted(trace.events(), key=lambda event: event.time_range.start)
+        outcome.kernels = [e.name for e in events if not e.name.startswith(NO_KERNELS)]
+        return outcome
+
+    return observe_kernels
+
+
+def cases_of(suite, dtypes):
+    """(name, dtype or way) of each case of a suite."""
+    import torch
+    from opinfo import suite as operators
+    from opinfo import training
+
+    if suite == "modules":
+        return [(name, dtypes[0]) for name in training.module_infos()]
+    if suite == "optimisers":
+        infos = training.optimizer_infos()
+        return [(n, way) for n in infos for way in training.implementations(infos[n], "cuda")]
+    database = operators.database(suite).items()
+    kinds = {dtype: getattr(torch, dtype) for dtype in dtypes}
+    return [
+        (name, dtype)
+        for name, op in database
+        for dtype, kind in kinds.items()
+        if kind in op.supported_dtypes("cuda")
+    ]
+
+
+def outcomes_of(side, suite, name, dtype, variants, samples):
+    """{variant: outcomes} of one case."""
+    import torch
+    from opinfo import suite as operators
+    from opinfo import training
+
+    if suite == "modules":
+        kind = getattr(torch, dtype)
+        return {"training": training.module_outcomes(side, name, kind, True, samples)}
+    if suite == "optimisers":
+        return {"steps": training.optimizer_outcomes(side, name, dtype, "cuda")}
+    return operators.outcomes(side, name, dtype, "cuda", dict.fromkeys(variants, samples), "strided")
+
+
+def described(outcomes):
+    return {
+        f"{variant}#{index}": (getattr(outcome, "kernels", []), digest_of(outcome), outcome.raised)
+        for variant, list_of in outcomes.items()
+        for index, outcome in enumerate(list_of)
+        if outcome is not None
+    }
+
+
+def record(device, shard, arguments, path):
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     warnings.filterwarnings("ignore")
+    sys.path.insert(0, str(TESTS))
     import torch
 
     if device == "flagos":
         import torch_fl  # noqa: F401
-    from torch.profiler import ProfilerActivity, profile
-    from torch.testing._internal.common_methods_invocations import op_db
-    from torch.utils._pytree import tree_flatten, tree_map
+    from opinfo import training, variants
+    from opinfo.sides import Side
 
-    def place(value):
-        if isinstance(value, torch.Tensor):
-            if value.device.type != "cpu":
-                return value
-            return value.detach().to(device).requires_grad_(value.requires_grad)
-        if isinstance(value, torch.device) or value == "cpu":
-            return torch.device(device)
-        return value
-
-    def describe(value):
-        if not isinstance(value, torch.Tensor):
-            return repr(value).replace("flagos", "cuda")
-        where = value.device.type.replace("flagos", "cuda")
-        meta = [tuple(value.shape), str(value.dtype), where, str(value.layout)]
-        if value.layout == torch.strided:
-            meta.append(value.stride())
-            host = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        else:
-            host = value.detach().cpu().to_dense()
-        bits = host.flatten().view(torch.uint8).numpy().tobytes() if host.numel() else b""
-        return [*map(repr, meta), hashlib.sha256(bits).hexdigest()[:16]]
-
-    def once(op, sample):
-        a, b, c = tree_map(place, (sample.input, sample.args, sample.kwargs))
-        torch.manual_seed(1)
-        with profile(activities=[ProfilerActivity.CUDA]) as trace:
-            out = op(a, *b, **c)
-            leaves = [t for t in tree_flatten(out)[0] if isinstance(t, torch.Tensor)]
-            roots = [t for t in leaves if t.requires_grad]
-            if roots:
-                torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
-            torch.cuda.synchronize()
-        events = sorted(trace.events(), key=lambda event: event.time_range.start)
-        names = [event.name for event in events if not event.name.startswith(KEY)]
-        inputs = [t for t in tree_flatten((a, b, c))[0] if isinstance(t, torch.Tensor)]
-        grads = [t.grad for t in inputs if t.requires_grad and t.is_leaf]
-        return names, [describe(t) for t in leaves], [describe(t) for t in grads]
-
+    for module in (training, variants):
+        module.observe = watch(module.observe)
+    side = Side(device)
     torch.zeros(1, device=device) + 1
+    cases = [
+        (suite, *case)
+        for suite in arguments.suites.split(",")
+        for case in cases_of(suite, arguments.dtypes.split(","))
+        if not arguments.only or case[0] in arguments.only.split(",")
+    ]
     with open(path, "w") as out:
-        for op in op_db[shard::shards]:
-            full = op.name + ("." + op.variant_test_name if op.variant_test_name else "")
-            if only and full not in only:
-                continue
-            for dtype in dtypes:
-                kind = getattr(torch, dtype)
-                if kind not in op.supported_dtypes("cuda"):
-                    continue
-                grad = kind in op.supported_backward_dtypes("cuda")
-                try:
-                    torch.manual_seed(0)
-                    inputs = list(op.sample_inputs("cpu", kind, requires_grad=grad))[:samples]
-                except Exception:
-                    continue
-                for index, sample in enumerate(inputs):
-                    row = {"key": f"{full}:{dtype}#{index}"}
-                    try:
-                        row["kernels"], row["results"], row["grads"] = once(op, sample)
-                        if device == "cuda":
-                            again = once(op, sample)
-                            row["repeats"] = again == (row["kernels"], row["results"], row["grads"])
-                    except Exception as error:
-                        row["error"] = f"{type(error).__name__}: {error}"[:300]
-                    out.write(json.dumps(row) + "\n")
-                    out.flush()
+        for suite, name, dtype in cases[shard :: arguments.jobs]:
+            case = (side, suite, name, dtype, arguments.variants.split(","), arguments.samples)
+            try:
+                # What a library does once, such as making a handle, is no part of an operator.
+                runs = [described(outcomes_of(*case)) for _ in range(2)]
+                if runs[0] != runs[1]:
+                    runs = [runs[1], described(outcomes_of(*case))]
+            except Exception as error:
+                runs = [{"all": ([], "", f"{type(error).__name__}: {error}"[:300])}] * 2
+            for key, (kernels, digest, raised) in runs[1].items():
+                row = {"key": f"{name}:{dtype}:{key}", "raised": raised, "digest": digest}
+                row |= {"kernels": kernels, "repeats": runs[0].get(key) == runs[1][key]}
+                out.write(json.dumps(row) + "\n")
+            out.flush()
+
+
+# --- both sides -----------------------------------------------------------------------------------
+
+
+def verdict_of(native, ours):
+    """What the difference of one sample is called, and a few words about it."""
+    if ours is None:
+        return "not recorded", ""
+    if not native["repeats"]:
+        return "native does not repeat itself", ""
+    if native["raised"] != ours["raised"]:
+        side = "flagos raises" if ours["raised"] else "flagos accepts"
+        return side, f"{ours['raised']} against {native['raised']}"
+    if native["kernels"] != ours["kernels"]:
+        a, b = native["kernels"], ours["kernels"]
+        first = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+        names = [(kernels[first:] or ["-"])[0][:90] for kernels in (a, b)]
+        return "other kernels", f"{len(a)} {len(b)} @{first} {names[0]} | {names[1]}"
+    if native["digest"] != ours["digest"]:
+        return "other results", ""
+    return ("both raise" if native["raised"] else "same"), ""
+
+
+def reason_for(name, verdict):
+    for pattern, of, reason in REASONS:
+        if of == verdict and fnmatch.fnmatchcase(name, pattern):
+            return reason
+    return None
+
+
+FINE = ("same", "both raise", "native does not repeat itself")
 
 
 def compare(native, ours):
-    counts = collections.Counter()
-    worst = {}
+    """Counts of verdicts, and lines about what differs; True where a difference has no reason."""
+    counts, worst = collections.Counter(), {}
     for key, row in native.items():
-        if "error" in row:
-            counts["native raises"] += 1
-            continue
-        other = ours.get(key, {"error": "not recorded"})
-        if "error" in other:
-            verdict, detail = "flagos raises", other["error"]
-        elif row["kernels"] != other["kernels"] and row["repeats"]:
-            a, b = row["kernels"], other["kernels"]
-            first = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
-            verdict = "other kernels"
-            detail = f"{len(a)} {len(b)} @{first} {(a[first:] or ['-'])[0][:70]} | {(b[first:] or ['-'])[0][:70]}"
-        elif row["repeats"] and (row["results"], row["grads"]) != (other["results"], other["grads"]):
-            pairs = zip(row["results"] + row["grads"], other["results"] + other["grads"])
-            verdict, detail = "other results", str(next((p for p in pairs if p[0] != p[1]), "count"))
-        elif not row["repeats"]:
-            verdict, detail = "native does not repeat itself", ""
-        else:
-            verdict, detail = "same", ""
-        counts[verdict] += 1
-        if verdict not in ("same", "native does not repeat itself"):
-            worst.setdefault((key.split(":")[0], verdict), [key, detail, 0])[2] += 1
-    return counts, worst
+        verdict, detail = verdict_of(row, ours.get(key))
+        name, _, rest = key.partition(":")
+        reason = reason_for(name, verdict)
+        counts["explained" if reason else verdict] += 1
+        if verdict not in FINE:
+            variant = rest.partition(":")[2].partition("#")[0]
+            entry = worst.setdefault((name, variant, verdict), [key, reason or detail, 0, reason])
+            entry[2] += 1
+    lines = [f"{verdict}: {count}" for verdict, count in sorted(counts.items())]
+    for (name, variant, verdict), (key, detail, count, _) in sorted(worst.items()):
+        lines.append(f"{name} {variant} [{verdict}, {count}] {key} {detail}")
+    return lines, any(not entry[3] for entry in worst.values())
+
+
+def run_side(device, arguments, folder):
+    paths = [os.path.join(folder, f"{device}.{i}") for i in range(arguments.jobs)]
+    options = ["dtypes", "variants", "samples", "suites", "jobs", "only"]
+    passed = [f"--{name}={getattr(arguments, name)}" for name in options]
+    script = os.path.abspath(__file__)
+    running = [
+        subprocess.Popen([sys.executable, script, *passed, "--record", device, str(i), path])
+        for i, path in enumerate(paths)
+    ]
+    died = [process.args[-2] for process in running if process.wait()]
+    if died:
+        print(f"{device}: the processes of shards {', '.join(died)} died", file=sys.stderr)
+    rows = [json.loads(line) for path in paths if os.path.exists(path) for line in open(path)]
+    return {row["key"]: row for row in rows}, bool(died)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtypes", default="float32")
+    parser.add_argument("--variants", default="forward,backward")
+    parser.add_argument("--suites", default="operators")
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=8)
-    parser.add_argument("--ops", default="")
+    parser.add_argument("--only", default="")
     parser.add_argument("--log")
-    parser.add_argument("--record", nargs=4, metavar=("DEVICE", "SHARD", "SHARDS", "FILE"))
+    parser.add_argument("--record", nargs=3, metavar=("DEVICE", "SHARD", "FILE"))
     arguments = parser.parse_args()
-    dtypes = arguments.dtypes.split(",")
-    only = set(filter(None, arguments.ops.split(",")))
     if arguments.record:
-        device, shard, shards, path = arguments.record
-        return record(device, int(shard), int(shards), dtypes, arguments.samples, only, path)
-    sides = {}
+        device, shard, path = arguments.record
+        return record(device, int(shard), arguments, path)
     with tempfile.TemporaryDirectory() as folder:
-        for device in ("cuda", "flagos"):
-            paths = [os.path.join(folder, f"{device}.{i}") for i in range(arguments.jobs)]
-            running = [
-                subprocess.Popen([sys.executable, os.path.abspath(__file__), "--dtypes", arguments.dtypes,
-                                  "--samples", str(arguments.samples), "--ops", arguments.ops,
-                                  "--record", device, str(i), str(arguments.jobs), path])
-                for i, path in enumerate(paths)
-            ]
-            for process in running:
-                process.wait()
-            rows = [json.loads(line) for path in paths for line in open(path)]
-            sides[device] = {row["key"]: row for row in rows}
-    counts, worst = compare(sides["cuda"], sides["flagos"])
-    lines = [f"{verdict}: {count}" for verdict, count in sorted(counts.items())]
-    lines += [f"{op} [{verdict}, {n}] {key} {detail}" for (op, verdict), (key, detail, n) in sorted(worst.items())]
+        native, native_died = run_side("cuda", arguments, folder)
+        ours, ours_died = run_side("flagos", arguments, folder)
+    lines, differs = compare(native, ours)
     print("\n".join(lines))
     if arguments.log:
         with open(arguments.log, "w") as out:
             out.write("\n".join(lines) + "\n")
-    return int(bool(worst))
+    return int(differs or native_died or ours_died or not native)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-"""Time workloads on native CUDA and on flagos, in two processes, turn and turn about.
+"""Time workloads on native CUDA, on flagos and with the launch queue, turn and turn about.
 
-    python bench/card/pairs.py decode train_fp32 ... [--pairs 7] [--log FILE]
+    python bench/card/pairs.py [decode train_fp32 ...] [--sides cuda,flagos,queue] [--rounds 7]
+        [--log FILE] [--done FILE]
 
-Both processes load a workload once and run it when they are told, so that only one works at a time.
-A virtual machine's processor changes its speed by half from one second to the next, so each run is
-timed in units of a fixed loop of Python that the same process runs just before and after it; a run
-whose two loops differ by more than a tenth is done again. The figure of a pair is native time over
-flagos time in those units: above 1 flagos is faster. What each run computed is hashed and compared, bit for bit. Each row of the
-log is one run. Needs a CUDA device; workloads are those of workloads.py.
+Each process loads a workload once and runs it when it is told to. A virtual machine's processor
+changes its speed by half from one second to the next, so each run is timed in units of a fixed loop
+of Python that the same process runs just before and after it; a run whose two loops differ by more
+than a tenth is done again. The figure of a round is native time over the side's time in those units:
+above 1 the side is faster. What each run computed is hashed and compared, bit for bit, and the peaks
+of memory are compared. Each row of the log is one round. With --done, workloads that the file names
+are left out and finished ones are added, so that a run that was cut goes on where it stopped. Exits
+with 1 where a bar was missed. Needs a CUDA device; workloads are those of workloads.py.
 """
 
 import argparse
@@ -15,11 +18,30 @@ import hashlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import sides as processes  # noqa: E402
+
+# The least median of native time over the side's. What is not named here is shown and not judged.
+BARS = {
+    "flagos": dict.fromkeys(
+        ("decode", "train_fp32", "train_bf16", "gptj", "unet", "resnet", "bert_train"), 1.0
+    ),
+    "queue": {
+        "decode": 1.4,
+        "decode_b8": 1.3,
+        "unet": 1.2,
+        "vit_b1": 1.2,
+        "bert_b1": 1.2,
+        "train_50": 1.2,
+        "train_50_for_loop": 1.2,
+        "gemm": 0.99,
+        "bert_b64": 0.99,
+    },
+}
+MEMORY_MOST = {"flagos": 1.01, "queue": 1.02}  # Of native's peaks.
 
 
 def reference_seconds():
@@ -31,61 +53,8 @@ def reference_seconds():
     return time.perf_counter() - start
 
 
-def worker(device):
-    """Serve commands from stdin: 'load NAME', 'run', 'quit'. Answers a JSON line each."""
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Whatever libraries print does not belong into the answers.
-    import torch
-
-    if device == "flagos":
-        import torch_fl  # noqa: F401
-    sys.path.insert(0, HERE)
-    import workloads
-
-    run = None
-    for line in sys.stdin:
-        command, _, name = line.strip().partition(" ")
-        try:
-            if command == "load":
-                run = None
-                torch.cuda.empty_cache()
-                torch.manual_seed(0)
-                run = workloads.ALL[name](device)
-                answer = {"ok": True}
-            elif command == "run":
-                torch.cuda.synchronize()
-                torch.cuda.reset_peak_memory_stats()
-                for attempt in range(6):
-                    before = reference_seconds()
-                    start = time.perf_counter()
-                    outputs = run()
-                    torch.cuda.synchronize()
-                    seconds = time.perf_counter() - start
-                    after = reference_seconds()
-                    if abs(before - after) < 0.1 * max(before, after):
-                        break
-                answer = {
-                    "ok": True,
-                    "seconds": seconds,
-                    "units": 2 * seconds / (before + after),
-                    "attempts": attempt + 1,
-                    "hash": digest(outputs),
-                    "allocated": torch.cuda.max_memory_allocated(),
-                    "reserved": torch.cuda.max_memory_reserved(),
-                }
-            else:
-                return
-        except Exception as error:  # The other side must learn of it rather than wait.
-            answer = {"ok": False, "error": f"{type(error).__name__}: {error}"[:2000]}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-def digest(outputs):
+def digest(torch, outputs):
     """One hash over the bits of all tensors and numbers among the outputs."""
-    import torch
-
     sha = hashlib.sha256()
     for output in outputs:
         if isinstance(output, torch.Tensor):
@@ -96,89 +65,127 @@ def digest(outputs):
     return sha.hexdigest()[:16]
 
 
-class Side:
-    """One of the two processes: `script --worker device`."""
-
-    def __init__(self, device, script=__file__):
-        self.device = device
-        self.process = subprocess.Popen(
-            [sys.executable, os.path.abspath(script), "--worker", device],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, command):
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the {self.device} process died during '{command}'")
-        answer = json.loads(line)
-        if not answer["ok"]:
-            raise RuntimeError(f"{self.device}: {answer['error']}")
-        return answer
-
-    def quit(self):
-        self.process.stdin.write("quit\n")
-        self.process.stdin.close()
-        self.process.wait()
+def timed(torch, run):
+    """A run between two loops of one speed."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    for attempt in range(6):
+        before = reference_seconds()
+        start = time.perf_counter()
+        outputs = run()
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        after = reference_seconds()
+        if abs(before - after) < 0.1 * max(before, after):
+            break
+    return outputs, {
+        "seconds": seconds,
+        "units": 2 * seconds / (before + after),
+        "attempts": attempt + 1,
+        "allocated": torch.cuda.max_memory_allocated(),
+        "reserved": torch.cuda.max_memory_reserved(),
+    }
 
 
-def measure(name, sides, pairs, log):
-    for side in sides:
-        side.ask(f"load {name}")
-        for _ in range(2):
-            side.ask("run")
-    rows = []
-    for pair in range(pairs):
-        order = sides if pair % 2 == 0 else sides[::-1]
-        row = {side.device: side.ask("run") for side in order}
-        rows.append(row)
-        log.write(json.dumps({"workload": name, "pair": pair, **row}) + "\n")
-        log.flush()
-    ratios = sorted(row["cuda"]["units"] / row["flagos"]["units"] for row in rows)
-    native = {row["cuda"]["hash"] for row in rows}
-    ours = {row["flagos"]["hash"] for row in rows}
-    last = rows[-1]
-    if len(native) > 1:
-        same = "native differs from itself"
-    else:
-        same = "identical" if native == ours else "DIFFERENT"
-    print(
-        f"{name:24s} {statistics.median(ratios):6.3f}x  ({ratios[0]:.3f} .. {ratios[-1]:.3f})  "
-        f"native {1e3 * statistics.median(row['cuda']['seconds'] for row in rows):8.2f} ms  "
-        f"{same}  memory {last['flagos']['allocated'] / last['cuda']['allocated']:.3f} "
-        f"{last['flagos']['reserved'] / last['cuda']['reserved']:.3f}",
-        flush=True,
+def worker(torch, device):
+    import workloads
+
+    loaded = {}
+
+    def respond(line):
+        command, _, name = line.partition(" ")
+        if command == "load":
+            loaded.clear()
+            torch.cuda.empty_cache()
+            torch.manual_seed(0)
+            loaded["run"] = workloads.ALL[name](device)
+            loaded["run"]()
+            return {}
+        if device == "flagos":  # Native's synchronize does not wait for the queue.
+            torch.flagos.synchronize()
+        outputs, answer = timed(torch, loaded["run"])
+        return answer | {"hash": digest(torch, outputs)}
+
+    return respond
+
+
+def judge(name, side, rounds):
+    """A line about one side's rounds against native's, and whether its bars were met."""
+    native, ours = ([row[key] for row in rounds] for key in (processes.NATIVE, side))
+    ratios = sorted(a["units"] / b["units"] for a, b in zip(native, ours))
+    ratio = statistics.median(ratios)
+    memory = [
+        max(row[key] for row in ours) / max(row[key] for row in native)
+        for key in ("allocated", "reserved")
+    ]
+    hashes = {row["hash"] for row in native}
+    same = hashes == {row["hash"] for row in ours}
+    bits = "native differs from itself" if len(hashes) > 1 else "identical" if same else "DIFFERENT"
+    bar = BARS[side].get(name)
+    met = (bar is None or ratio >= bar) and memory[0] <= MEMORY_MOST[side] and bits != "DIFFERENT"
+    return met, (
+        f"{name:18s} {side:7s} {ratio:6.3f}x ({ratios[0]:.3f} .. {ratios[-1]:.3f}) for {bar}  "
+        f"native {1e3 * statistics.median(row['seconds'] for row in native):8.2f} ms  {bits}  "
+        f"memory {memory[0]:.3f} {memory[1]:.3f}  {'met' if met else 'MISSED'}"
     )
+
+
+def measure(name, sides, count, log):
+    processes.ask_all(sides, f"load {name}")
+    for side in sides:
+        side.ask("run")
+    rounds = []
+    for turn in range(count):
+        rounds.append(processes.in_turn(sides, "run", turn))
+        log.write(json.dumps({"workload": name, "round": turn, **rounds[-1]}) + "\n")
+        log.flush()
+    verdicts = [judge(name, side.name, rounds) for side in sides if side.name in BARS]
+    for _, line in verdicts:
+        print(line, flush=True)
+    return all(met for met, _ in verdicts)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workloads", nargs="*")
-    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--sides", default=",".join(processes.ALL))
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--log", default=os.devnull)
+    parser.add_argument("--done")
     parser.add_argument("--worker")
     arguments = parser.parse_args()
     if arguments.worker:
-        return worker(arguments.worker)
-    sides = [Side("cuda"), Side("flagos")]
-    failed = False
+        return processes.serve(arguments.worker, worker)
+    wanted = arguments.workloads or list({**BARS["flagos"], **BARS["queue"]})
+    if arguments.done and os.path.exists(arguments.done):
+        with open(arguments.done) as lines:
+            done = set(lines.read().split())
+        wanted = [name for name in wanted if name not in done]
+
+    def start():
+        return [processes.Side(name, __file__) for name in arguments.sides.split(",")]
+
+    sides, missed = start(), []
     with open(arguments.log, "a") as log:
-        for name in arguments.workloads:
+        for name in wanted:
             try:
-                measure(name, sides, arguments.pairs, log)
-            except RuntimeError as error:
-                failed = True
-                print(f"{name:24s} failed: {error}", flush=True)
-                if any(side.process.poll() is not None for side in sides):
-                    for side in sides:
-                        side.process.kill()
-                    sides = [Side("cuda"), Side("flagos")]
+                met = measure(name, sides, arguments.rounds, log)
+            except (RuntimeError, OSError) as error:
+                met = False
+                print(f"{name:18s} failed: {error}", flush=True)
+                for side in sides:  # What the others would answer is out of step now.
+                    side.process.kill()
+                sides = start()
+            if not met:
+                missed.append(name)
+            if arguments.done:
+                with open(arguments.done, "a") as lines:
+                    lines.write(name + "\n")
     for side in sides:
         side.quit()
-    return int(failed)
+    if missed:
+        print("missed:", *missed)
+    return int(bool(missed))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""What one operator costs the calling thread, on native CUDA and on flagos.
+"""What one operator costs the calling thread on native CUDA, on flagos and with the launch queue.
 
-    python bench/card/submit.py [--rounds 9] [--log FILE]
+    python bench/card/submit.py [--rounds 9] [--sizes 1024,...] [--log FILE]
 
-Two processes take turns; each round times a burst of calls of each operator without waiting for the
-device in between, and the least of several bursts counts. Figures are nanoseconds a call and flagos
-over native: below 1 flagos is faster. Sizes are elements.
+Processes take turns; each round times a burst of calls of each operator without waiting for the
+device in between, and the least of several bursts counts. Figures are nanoseconds a call and the
+side over native: below 1 the side is faster. Sizes are elements. Bursts are short, so that neither
+the device's nor the launch queue's room runs out. `item` is the time until a value is there, right
+after an operator. Exits with 1 where a bar was missed.
 """
 
 import argparse
@@ -15,6 +17,13 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import sides as processes  # noqa: E402
+
+VIEWS = ("view", "slice", "transpose")
+BOXED = ("lgamma", "frac")
+QUEUED = ("add", "add_", "mul_scalar", "silu")  # Element-wise, the launch queue's bar.
+TYPED_MOST, VIEWS_MOST, QUEUED_MOST = 1.03, 1.0, 0.35  # Of native's cost.
+BOXED_MORE_NS, ITEM_MORE_NS = 500, 3000  # More than native.
 
 
 def operators(torch, device, elements):
@@ -29,6 +38,7 @@ def operators(torch, device, elements):
         "add": lambda: x + y,
         "add_": lambda: x.add_(y),
         "mul_scalar": lambda: x * 2.0,
+        "silu": lambda: functional.silu(x),
         "mm": lambda: x @ y,
         "cat": lambda: torch.cat((x, y)),
         "softmax": lambda: x.softmax(-1),
@@ -41,73 +51,104 @@ def operators(torch, device, elements):
         "to_half": lambda: x.to(torch.float16),
         "index": lambda: x[index],
         "sdpa": lambda: functional.scaled_dot_product_attention(query, query, query),
-        "lgamma (boxed)": lambda: torch.lgamma(x),
-        "frac (boxed)": lambda: torch.frac(x),
+        "lgamma": lambda: torch.lgamma(x),
+        "frac": lambda: torch.frac(x),
+        "item": None,
     }
 
 
-def worker(device):
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    import torch
-
-    if device == "flagos":
-        import torch_fl  # noqa: F401
+def worker(torch, device):
     tables = {}
-    for line in sys.stdin:
-        command = line.split()
-        if not command or command[0] == "quit":
-            return
-        elements = int(command[1])
+
+    def finish():
+        if device == "flagos":
+            torch.flagos.synchronize()
+        torch.cuda.synchronize()
+
+    def burst(call, calls):
+        best = float("inf")
+        for _ in range(5):
+            finish()
+            start = time.perf_counter_ns()
+            for _ in range(calls):
+                call()
+            best = min(best, (time.perf_counter_ns() - start) / calls)
+        finish()
+        return best
+
+    def item(x, calls=50):
+        times = []
+        for _ in range(calls):
+            finish()
+            start = time.perf_counter_ns()
+            (x + x)[0, 0].item()
+            times.append(time.perf_counter_ns() - start)
+        return statistics.median(times)
+
+    def respond(line):
+        elements = int(line)
         if elements not in tables:
             tables[elements] = operators(torch, device, elements)
-        result = {}
-        for name, call in tables[elements].items():
-            calls = 200 if elements <= 1 << 20 else 40
-            best = float("inf")
-            for _ in range(5):
-                torch.cuda.synchronize()
-                start = time.perf_counter_ns()
-                for _ in range(calls):
-                    call()
-                best = min(best, (time.perf_counter_ns() - start) / calls)
-            torch.cuda.synchronize()
-            result[name] = best
-        answers.write(json.dumps({"ok": True, "ns": result}) + "\n")
-        answers.flush()
+        calls = 200 if elements <= 1 << 20 else 40
+        x = torch.ones(32, 32, device=device)
+        return {
+            "ns": {
+                name: item(x) if call is None else burst(call, calls)
+                for name, call in tables[elements].items()
+            }
+        }
+
+    return respond
+
+
+def judge(side, name, native, ours, ratio):
+    """Whether the bar of an operator was met; None where there is none."""
+    if name == "item":
+        return ours - native <= ITEM_MORE_NS
+    if side == "queue":
+        return ratio <= QUEUED_MOST if name in QUEUED else None
+    if name in BOXED:
+        return ours - native <= BOXED_MORE_NS
+    return ratio <= (VIEWS_MOST if name in VIEWS else TYPED_MOST)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--sizes", default="1024,1048576")
+    parser.add_argument("--sizes", default="1024,65536,1048576,16777216")
     parser.add_argument("--log", default=os.devnull)
     parser.add_argument("--worker")
     arguments = parser.parse_args()
     if arguments.worker:
-        return worker(arguments.worker)
-    import pairs
-
-    sides = [pairs.Side("cuda", __file__), pairs.Side("flagos", __file__)]
+        return processes.serve(arguments.worker, worker)
+    sides = [processes.Side(name, __file__) for name in processes.ALL]
+    missed = []
     with open(arguments.log, "a") as log:
         for elements in map(int, arguments.sizes.split(",")):
             rounds = []
             for turn in range(arguments.rounds + 1):
-                order = sides if turn % 2 == 0 else sides[::-1]
-                rounds.append({side.device: side.ask(f"time {elements}")["ns"] for side in order})
-                log.write(json.dumps({"elements": elements, "round": turn, **rounds[-1]}) + "\n")
-            for name in rounds[0]["cuda"]:
-                ratios = sorted(r["flagos"][name] / r["cuda"][name] for r in rounds[1:])
-                native = statistics.median(r["cuda"][name] for r in rounds[1:])
-                ours = statistics.median(r["flagos"][name] for r in rounds[1:])
-                print(
-                    f"{elements:9d} {name:16s} native {native:8.0f} ns  flagos {ours:8.0f} ns  "
-                    f"{statistics.median(ratios):.3f} ({ratios[0]:.3f} .. {ratios[-1]:.3f})",
-                    flush=True,
-                )
+                answers = processes.in_turn(sides, str(elements), turn)
+                row = {name: answer["ns"] for name, answer in answers.items()}
+                log.write(json.dumps({"elements": elements, "round": turn, **row}) + "\n")
+                rounds.append(row)
+            rounds = rounds[1:]  # The first one warms up.
+            for name in rounds[0][processes.NATIVE]:
+                native = statistics.median(row[processes.NATIVE][name] for row in rounds)
+                line = f"{elements:9d} {name:10s} native {native:7.0f} ns"
+                for side in processes.ALL[1:]:
+                    ratios = sorted(row[side][name] / row[processes.NATIVE][name] for row in rounds)
+                    ours, ratio = native * statistics.median(ratios), statistics.median(ratios)
+                    met = judge(side, name, native, ours, ratio)
+                    line += f"  {side} {ratio:.3f} ({ratios[0]:.3f} .. {ratios[-1]:.3f})"
+                    line += {True: " met", False: " MISSED", None: ""}[met]
+                    if met is False:
+                        missed.append(f"{name}/{side}/{elements}")
+                print(line, flush=True)
     for side in sides:
         side.quit()
+    if missed:
+        print("missed:", *missed)
+    return int(bool(missed))
 
 
 if __name__ == "__main__":

@@ -257,7 +257,7 @@ def main():
     import torch_fl
     from torch_fl import queue
 
-    assert torch_fl.platform()["name"] == "cpu", "the card has bench/card/launch_queue.py"
+    assert torch_fl.platform()["name"] == "cpu", "the card has bench/card/pairs.py"
     load = os.getloadavg()[0]
     head = (
         f"torch {torch.__version__}, {os.cpu_count()} processors, {torch.get_num_threads()} threads, "
