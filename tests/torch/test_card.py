@@ -1,6 +1,8 @@
 """The scripts of bench/card that no card is needed for: they run on fakes and simulated devices, so
 that what a card is borrowed for does not fail by a slip."""
 
+import json
+
 import pytest
 from conftest import ROOT, run_python
 
@@ -29,3 +31,18 @@ def test_direct_fails_where_a_work_does():
     assert done.returncode == 1
     assert done.stdout.endswith("failed: statistics, timing\n")
     assert "musaMalloc: out of memory" in done.stderr
+
+
+def test_alloc_against_a_source_without_a_card(tmp_path):
+    """malloc reserves nothing beyond what is live, so the traces cannot pass that bar."""
+    log = tmp_path / "log.jsonl"
+    counts = ("--rounds", "3", "--pairs", "2000", "--passes", "3", "--log", str(log))
+    source = str(ROOT / "bench" / "c" / "malloc_source.c")
+    done = script("alloc.py", "--platform", "sim", "--source", source, *counts)
+    assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
+    traces = [line.split() for line in done.stdout.splitlines() if line.startswith("gpt2_train ")]
+    assert [line[3] for line in traces] == ["1.0741"] and traces[0][-1] == "MISSED"
+    assert "4 KiB, four threads" in done.stdout and "gpt2_train" in done.stdout.splitlines()[-1]
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert sum("round" in row for row in rows) == 7 * 2 * 3
+    assert sum("pass" in row for row in rows) == 3 * 2 * 3
