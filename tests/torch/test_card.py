@@ -46,3 +46,14 @@ def test_alloc_against_a_source_without_a_card(tmp_path):
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert sum("round" in row for row in rows) == 7 * 2 * 3
     assert sum("pass" in row for row in rows) == 3 * 2 * 3
+
+
+def test_overlap_copies_and_reports():
+    """Whether simulated devices overlap depends on this machine; what is asked of them does not."""
+    sizes = ("--mib", "2", "--rounds", "1", "--width", "32")
+    done = script("overlap.py", "sim", "cuda-direct", *sizes, TORCH_FL_VENDOR_PATH=FAKES)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6, f"{done.stdout}\n{done.stderr}"
+    for line, side in zip(lines[1:], ("sim", "sim", "cuda-direct", "cuda-direct")):
+        assert line.startswith(side) and "WRONG" not in line and "failed" not in line
+    assert done.returncode == (lines[-1] == "some do not hold")
