@@ -86,6 +86,14 @@ def build_source(folder, file):
     return library
 
 
+def where_libraries_lie():
+    """For the programs' loader: Python finds CUDA's runtime by itself where PyTorch's own paths do
+    not name it, and a program in C does not."""
+    torch = folder_of("torch")
+    places = [os.environ.get("LD_LIBRARY_PATH"), torch / "lib", *torch.parent.glob("nvidia/*/lib")]
+    return ":".join(str(place) for place in (*places, "/usr/local/cuda/lib64") if place)
+
+
 def rows_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -170,6 +178,7 @@ def main():
     # Both with the settings that they have by themselves.
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         os.environ.pop(name, None)
+    os.environ["LD_LIBRARY_PATH"] = where_libraries_lie()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         build_programs(folder)
