@@ -1,33 +1,27 @@
 /*
  * alloc.c: what allocating and freeing device memory costs.
  *
- * alloc [platform [pairs]]: platform `cpu` unless one is named, a million pairs a case. Prints
- * processor nanoseconds a pair of alloc and free, the best of five rounds, beside malloc and free
- * of the same sizes. Memory is not touched.
+ * alloc [-p platform] [-n pairs] [-r rounds] [-s library] [-l log]: platform `cpu` unless one is
+ * named, a million pairs a case, five rounds. Prints processor nanoseconds a pair of alloc and
+ * free, the best of the rounds, beside malloc and free of the same sizes; with -s beside the
+ * source of that library (source.h) instead. The sources take turns in each round. -l adds a line
+ * of JSON a figure to a file. Memory is not touched.
  */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "fl/debug.h"
-#include "fl/memory.h"
 #include "fl/pinned.h"
+#include "source.h"
 
-enum { ROUNDS = 5, LIVE = 256, THREADS_MOST = 16 };
+enum { LIVE = 256, SOURCES_MOST = 3 };
 
 static long pairs = 1000000;
-
-#define MUST(call)                                                              \
-    do {                                                                        \
-        fl_status must_status = (call);                                         \
-        if (must_status) {                                                      \
-            fprintf(stderr, "%s: %s: %s\n", #call, fl_status_name(must_status), \
-                    fl_last_message());                                         \
-            exit(1);                                                            \
-        }                                                                       \
-    } while (0)
+static int rounds = 5;
 
 /* Time of the processor, so that neighbours on the machine count less; for threads it is of all. */
 static double now_ns(void) {
@@ -36,30 +30,23 @@ static double now_ns(void) {
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-/* The memory under test. */
-typedef struct source {
-    const char *name;
-    void *(*take)(size_t bytes);
-    void (*give)(void *ptr);
-} source;
-
-static void *take_device(size_t bytes) {
+static void *take_pinned(size_t bytes, int stream) {
     void *ptr;
-    MUST(fl_memory_alloc(0, bytes, 0, &ptr));
+    (void)stream;
+    if (fl_pinned_alloc(bytes, &ptr)) {
+        source_die("pinned memory", fl_last_message());
+    }
     return ptr;
 }
 
-static void *take_pinned(size_t bytes) {
-    void *ptr;
-    MUST(fl_pinned_alloc(bytes, &ptr));
-    return ptr;
+static void *take_plain(size_t bytes, int stream) {
+    (void)stream;
+    return malloc(bytes);
 }
 
-static const source sources[] = {
-    {"device cache", take_device, fl_memory_free},
-    {"pinned cache", take_pinned, fl_pinned_free},
-    {"malloc", malloc, free},
-};
+/* Of these only the two functions that the cases call are needed. */
+static const source pinned = {.name = "pinned cache", .take = take_pinned, .give = fl_pinned_free};
+static const source plain = {.name = "malloc", .take = take_plain, .give = free};
 
 static uint64_t next_random(uint64_t *state) {
     *state ^= *state << 13;
@@ -75,13 +62,21 @@ static uint64_t next_random(uint64_t *state) {
 static double same_size(const source *from, size_t bytes) {
     double start = now_ns();
     for (long i = 0; i < pairs; i++) {
-        from->give(from->take(bytes));
+        from->give(from->take(bytes, 0));
     }
     return (now_ns() - start) / (double)pairs;
 }
 
+static double tiny(const source *from) {
+    return same_size(from, 512);
+}
+
 static double small(const source *from) {
     return same_size(from, 4096);
+}
+
+static double middle(const source *from) {
+    return same_size(from, (size_t)2 << 20);
 }
 
 static double large(const source *from) {
@@ -98,13 +93,13 @@ static double mixed(const source *from) {
         sizes[i] = 1 + next_random(&seed) % most;
     }
     for (int i = 0; i < LIVE; i++) {
-        live[i] = from->take(sizes[i]);
+        live[i] = from->take(sizes[i], 0);
     }
     double start = now_ns();
     for (long i = 0; i < pairs; i++) {
         int at = (int)(next_random(&seed) % LIVE);
         from->give(live[at]);
-        live[at] = from->take(sizes[i & 1023]);
+        live[at] = from->take(sizes[i & 1023], 0);
     }
     double spent = now_ns() - start;
     for (int i = 0; i < LIVE; i++) {
@@ -119,7 +114,7 @@ static double stack(const source *from) {
     double start = now_ns();
     for (long i = 0; i < pairs / 64; i++) {
         for (int j = 0; j < 64; j++) {
-            live[j] = from->take((size_t)(1 + j) * 1000);
+            live[j] = from->take((size_t)(1 + j) * 1000, 0);
         }
         for (int j = 63; j >= 0; j--) {
             from->give(live[j]);
@@ -158,34 +153,86 @@ static const struct {
     const char *name;
     double (*run)(const source *from);
 } cases[] = {
-    {"4 KiB, one at a time", small},  {"24 MiB, one at a time", large},
+    {"512 B, one at a time", tiny},   {"4 KiB, one at a time", small},
+    {"2 MiB, one at a time", middle}, {"24 MiB, one at a time", large},
     {"mixed sizes, 256 live", mixed}, {"stack of 64", stack},
     {"4 KiB, four threads", threads},
 };
 
+/* All rounds of one case, the sources in turns and the first one changing; the best of each. */
+static void measure(size_t which, const source *const *sources, int count, FILE *log,
+                    double *best) {
+    for (int round = 0; round < rounds; round++) {
+        for (int turn = 0; turn < count; turn++) {
+            int s = (turn + round) % count;
+            double spent = cases[which].run(sources[s]);
+            best[s] = round == 0 || spent < best[s] ? spent : best[s];
+            if (log) {
+                fprintf(log,
+                        "{\"case\": \"%s\", \"source\": \"%s\", \"round\": %d, \"ns\": %.2f}\n",
+                        cases[which].name, sources[s]->name, round, spent);
+            }
+        }
+    }
+}
+
 int main(int argc, char **argv) {
-    const fl_platform *platform;
-    pairs = argc > 2 ? atol(argv[2]) : pairs;
-    MUST(fl_platform_choose(argc > 1 ? argv[1] : "cpu", &platform));
-    MUST(fl_device_init());
-    printf("platform %s, %ld pairs, best of %d rounds; ns a pair of alloc and free\n",
-           platform->name, pairs, ROUNDS);
+    const char *platform = "cpu", *library = NULL;
+    FILE *log = NULL;
+    for (int option; (option = getopt(argc, argv, "p:n:r:s:l:")) != -1;) {
+        switch (option) {
+        case 'p':
+            platform = optarg;
+            break;
+        case 'n':
+            pairs = atol(optarg);
+            break;
+        case 'r':
+            rounds = atoi(optarg);
+            break;
+        case 's':
+            library = optarg;
+            break;
+        case 'l':
+            log = fopen(optarg, "a");
+            if (!log) {
+                source_die(optarg, "cannot be written");
+            }
+            break;
+        default:
+            source_die("usage", "see the top of alloc.c");
+        }
+    }
+    const source *sources[SOURCES_MOST];
+    int count = 0;
+    /* First of all, so that a runtime that both need is the library's. */
+    const source *other = library ? source_open(library) : NULL;
+    sources[count++] = source_ours(platform);
+    if (other) {
+        sources[count++] = other;
+    } else {
+        sources[count++] = &pinned;
+        sources[count++] = &plain;
+    }
+    printf("platform %s, %ld pairs, best of %d rounds; ns a pair of alloc and free\n", platform,
+           pairs, rounds);
     printf("%-24s", "");
-    for (size_t s = 0; s < sizeof(sources) / sizeof(sources[0]); s++) {
-        printf("%14s", sources[s].name);
+    for (int s = 0; s < count; s++) {
+        printf("%14s", sources[s]->name);
     }
     printf("\n");
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        double best[SOURCES_MOST] = {0};
+        measure(c, sources, count, log, best);
         printf("%-24s", cases[c].name);
-        for (size_t s = 0; s < sizeof(sources) / sizeof(sources[0]); s++) {
-            double best = 1e300;
-            for (int round = 0; round < ROUNDS; round++) {
-                double spent = cases[c].run(&sources[s]);
-                best = spent < best ? spent : best;
-            }
-            printf("%14.1f", best);
+        for (int s = 0; s < count; s++) {
+            printf("%14.1f", best[s]);
         }
         printf("\n");
+        (void)fflush(stdout);
+    }
+    if (log) {
+        (void)fclose(log);
     }
     return 0;
 }

@@ -1,7 +1,7 @@
 /*
- * replay.c: a recorded trace of allocations through the device cache.
+ * replay.c: a recorded trace of allocations through the device cache, or several caches in turns.
  *
- * replay [-p platform] [-n repeats] [-c] trace ...
+ * replay [-p platform] [-n repeats] [-c] [-s library] [-l log] trace ...
  *
  * A trace is text, made by trace.py from a recording of a real model: a first line, then lines that
  * begin with # and say something about it, then words, as many a line as one likes:
@@ -14,19 +14,21 @@
  *     e                               empty the cache
  *
  * Prints the peaks, their ratio (1 is no fragmentation), the time an event takes, and the peak of
- * the recording's own allocator if it is known. -c walks all structures after each event. Streams
- * are numbered from 0, the default one. Memory is not touched, so `sim` may have more of it than
- * the machine.
+ * the recording's own allocator if it is known. -c walks all structures after each event. -s plays
+ * it through the source of a library too (source.h), in turns, with a line of its own; -l adds a
+ * line of JSON a pass, and one for the peaks, to a file. Streams are numbered from 0, the default
+ * one. Memory is not touched, so `sim` may have more of it than the machine.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-#include "fl/debug.h"
-#include "fl/memory.h"
+#include "source.h"
 
-enum { STREAMS_MOST = 64 };
+enum { SOURCES_MOST = 2 };
 
 typedef struct event {
     char what; /* a, f, r, e */
@@ -43,25 +45,12 @@ typedef struct trace {
     uint64_t recorded_reserved; /* 0: unknown. */
 } trace;
 
-static fl_stream streams[STREAMS_MOST];
-
-static void die(const char *what, const char *why) {
-    fprintf(stderr, "replay: %s: %s\n", what, why);
-    exit(1);
-}
-
-static void must(fl_status status, const char *what) {
-    if (status) {
-        die(what, fl_last_message());
-    }
-}
-
 static void add(trace *all, event next) {
     if (all->count == all->room) {
         all->room = all->room ? all->room * 2 : 4096;
         all->events = realloc(all->events, all->room * sizeof(*all->events));
         if (!all->events) {
-            die("trace", "no memory");
+            source_die("trace", "no memory");
         }
     }
     all->events[all->count++] = next;
@@ -93,9 +82,9 @@ static event parse_word(const char *path, const char *word) {
         break;
     }
     next.bytes = bytes;
-    if (used == 0 || word[used] || next.stream < 0 || next.stream >= STREAMS_MOST ||
+    if (used == 0 || word[used] || next.stream < 0 || next.stream >= SOURCE_STREAMS_MOST ||
         next.id > 1u << 26) {
-        die(path, word);
+        source_die(path, word);
     }
     return next;
 }
@@ -105,10 +94,10 @@ static trace read_trace(const char *path) {
     char word[128], line[256];
     FILE *file = fopen(path, "r");
     if (!file) {
-        die(path, "cannot be opened");
+        source_die(path, "cannot be opened");
     }
     if (!fgets(line, sizeof(line), file) || strcmp(line, "fl-memory-trace 1\n") != 0) {
-        die(path, "is no trace of version 1");
+        source_die(path, "is no trace of version 1");
     }
     while (fscanf(file, "%127s", word) == 1) {
         unsigned long long bytes = 0;
@@ -129,115 +118,159 @@ static double now_ns(void) {
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-static void play(const trace *all, void **blocks, bool check) {
+static void play(const source *from, const trace *all, void **blocks, bool check) {
     for (size_t i = 0; i < all->count; i++) {
         const event *next = &all->events[i];
         switch (next->what) {
         case 'a':
             if (blocks[next->id]) {
-                die("a", "the id is in use");
+                source_die("a", "the id is in use");
             }
-            must(fl_memory_alloc(0, next->bytes, streams[next->stream], &blocks[next->id]), "a");
+            blocks[next->id] = from->take(next->bytes, next->stream);
             break;
         case 'f':
-            fl_memory_free(blocks[next->id]);
+            from->give(blocks[next->id]);
             blocks[next->id] = NULL;
             break;
         case 'r':
-            must(fl_memory_record_stream(blocks[next->id], streams[next->stream]), "r");
+            from->record(blocks[next->id], next->stream);
             break;
         default:
-            must(fl_memory_empty_cache(0), "e");
+            from->empty();
             break;
         }
-        if (check) {
-            must(fl_memory_check(0), "check");
+        if (check && from->check) {
+            from->check();
         }
     }
     for (uint32_t id = 0; id < all->ids; id++) {
-        fl_memory_free(blocks[id]);
-        blocks[id] = NULL;
+        if (blocks[id]) {
+            from->give(blocks[id]);
+            blocks[id] = NULL;
+        }
     }
 }
 
-static void replay(const char *path, int repeats, bool check) {
-    trace all = read_trace(path);
-    for (int32_t i = 1; i < all.streams; i++) {
-        if (!streams[i]) {
-            must(fl_stream_create(0, 0, &streams[i]), "stream");
-        }
+/* What the passes of one source showed. */
+typedef struct result {
+    double first, best; /* nanoseconds a pass; 0: there was none */
+} result;
+
+static void report(const char *path, const trace *all, const source *from, const result *shown,
+                   FILE *log) {
+    source_peaks peaks;
+    from->read(&peaks);
+    if (from->check) {
+        from->check();
     }
-    void **blocks = calloc(all.ids + 1, sizeof(*blocks));
-    if (!blocks) {
-        die(path, "no memory");
-    }
-    must(fl_memory_empty_cache(0), "e");
-    must(fl_memory_reset_peak_stats(0), "reset");
-    must(fl_memory_reset_accumulated_stats(0), "reset");
-    double first = now_ns();
-    play(&all, blocks, check);
-    first = now_ns() - first;
-    double best = 1e300;
-    for (int i = 1; i < repeats; i++) {
-        double start = now_ns();
-        play(&all, blocks, check);
-        double spent = now_ns() - start;
-        best = spent < best ? spent : best;
-    }
-    fl_memory_stats stats;
-    must(fl_memory_get_stats(0, &stats), "stats");
-    must(fl_memory_check(0), "check");
-    double reserved = (double)stats.reserved_bytes[FL_POOL_ALL].peak;
-    double allocated = (double)stats.allocated_bytes[FL_POOL_ALL].peak;
-    printf("%s: %zu events, peak allocated %.1f MiB, peak reserved %.1f MiB, ratio %.4f, "
+    double reserved = (double)peaks.reserved, allocated = (double)peaks.allocated;
+    printf("%s: %s: %zu events, peak allocated %.1f MiB, peak reserved %.1f MiB, ratio %.4f, "
            "%lld segments, %lld retries, first pass %.0f ns an event",
-           path, all.count, allocated / 1048576, reserved / 1048576,
-           allocated > 0 ? reserved / allocated : 1.0, (long long)stats.num_device_alloc,
-           (long long)stats.num_alloc_retries, first / (double)all.count);
-    if (repeats > 1) {
-        printf(", later %.0f", best / (double)all.count);
+           path, from->name, all->count, allocated / 1048576, reserved / 1048576,
+           allocated > 0 ? reserved / allocated : 1.0, (long long)peaks.segments,
+           (long long)peaks.retries, shown->first / (double)all->count);
+    if (shown->best > 0) {
+        printf(", later %.0f", shown->best / (double)all->count);
     }
-    if (all.recorded_reserved) {
-        printf(", reserved %.4f of the recording's", reserved / (double)all.recorded_reserved);
+    if (all->recorded_reserved) {
+        printf(", reserved %.4f of the recording's", reserved / (double)all->recorded_reserved);
     }
     printf("\n");
+    if (log) {
+        fprintf(log,
+                "{\"trace\": \"%s\", \"source\": \"%s\", \"allocated\": %llu, "
+                "\"reserved\": %llu, \"segments\": %lld, \"retries\": %lld}\n",
+                path, from->name, (unsigned long long)peaks.allocated,
+                (unsigned long long)peaks.reserved, (long long)peaks.segments,
+                (long long)peaks.retries);
+    }
+}
+
+static void replay(const char *path, const source *const *sources, int count, int repeats,
+                   bool check, FILE *log) {
+    trace all = read_trace(path);
+    result shown[SOURCES_MOST] = {{0}};
+    void **blocks = calloc(all.ids + 1, sizeof(*blocks));
+    if (!blocks) {
+        source_die(path, "no memory");
+    }
+    for (int s = 0; s < count; s++) {
+        sources[s]->prepare(all.streams);
+        sources[s]->empty();
+        sources[s]->restart();
+    }
+    for (int pass = 0; pass < repeats; pass++) {
+        for (int turn = 0; turn < count; turn++) {
+            int s = (turn + pass) % count;
+            double spent = now_ns();
+            play(sources[s], &all, blocks, check);
+            spent = now_ns() - spent;
+            if (pass == 0) {
+                shown[s].first = spent;
+            } else if (pass == 1 || spent < shown[s].best) {
+                shown[s].best = spent;
+            }
+            if (log) {
+                fprintf(log,
+                        "{\"trace\": \"%s\", \"source\": \"%s\", \"pass\": %d, "
+                        "\"ns\": %.2f}\n",
+                        path, sources[s]->name, pass, spent / (double)all.count);
+            }
+        }
+    }
+    for (int s = 0; s < count; s++) {
+        report(path, &all, sources[s], &shown[s], log);
+    }
     free(blocks);
     free(all.events);
 }
 
 int main(int argc, char **argv) {
-    const char *name = "sim";
-    int repeats = 5, first = 1;
+    const char *platform = "sim", *library = NULL;
+    FILE *log = NULL;
+    int repeats = 5;
     bool check = false;
-    while (first < argc && argv[first][0] == '-') {
-        const char *value = first + 1 < argc ? argv[first + 1] : "";
-        switch (argv[first][1]) {
+    for (int option; (option = getopt(argc, argv, "p:n:cs:l:")) != -1;) {
+        switch (option) {
         case 'p':
-            name = value;
+            platform = optarg;
             break;
         case 'n':
-            repeats = atoi(value);
+            repeats = atoi(optarg);
             break;
         case 'c':
             check = true;
-            first--;
+            break;
+        case 's':
+            library = optarg;
+            break;
+        case 'l':
+            log = fopen(optarg, "a");
+            if (!log) {
+                source_die(optarg, "cannot be written");
+            }
             break;
         default:
-            die(argv[first], "is no option; see the top of replay.c");
+            source_die("usage", "see the top of replay.c");
         }
-        first += 2;
     }
-    if (first >= argc) {
-        die("usage", "replay [-p platform] [-n repeats] [-c] trace ...");
+    if (optind >= argc || repeats < 1) {
+        source_die("usage",
+                   "replay [-p platform] [-n repeats] [-c] [-s library] [-l log] trace ...");
     }
-    const fl_platform *platform;
-    if (strcmp(name, "sim") == 0 && !fl_option_is_set(FL_OPT_SIM_MEMORY)) {
-        must(fl_option_set(FL_OPT_SIM_MEMORY, "192G"), "option");
+    const source *sources[SOURCES_MOST];
+    int count = 0;
+    /* First of all, so that a runtime that both need is the library's. */
+    const source *other = library ? source_open(library) : NULL;
+    sources[count++] = source_ours(platform);
+    if (other) {
+        sources[count++] = other;
     }
-    must(fl_platform_choose(name, &platform), "platform");
-    must(fl_device_init(), "platform");
-    for (int i = first; i < argc; i++) {
-        replay(argv[i], repeats, check);
+    for (int i = optind; i < argc; i++) {
+        replay(argv[i], sources, count, repeats, check, log);
+    }
+    if (log) {
+        (void)fclose(log);
     }
     return 0;
 }

@@ -69,7 +69,7 @@ def timed(torch, run):
     """A run between two loops of one speed."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    for attempt in range(6):
+    for attempt in range(3):
         before = reference_seconds()
         start = time.perf_counter()
         outputs = run()

@@ -13,6 +13,11 @@
 #define STEPS 32u /* Bins a doubling. */
 #define STEPS_LOG2 5u
 
+/* Among blocks of one size the lowest address comes first, as in PyTorch's allocator: what is left
+ * free then lies together and merges. Programs with thousands of equal free blocks would pay for
+ * an exact order at each free, so only the first few are put in order. */
+enum { EQUALS_LOOKED_AT = 32 };
+
 static_assert(FL__BIN_WORDS <= 64, "one word sums up the map");
 
 uint32_t fl__bins_index(size_t size) {
@@ -30,6 +35,12 @@ void fl__bins_insert(fl__bins *bins, fl__block *block) {
     fl__block *before = NULL;
     fl__block *after = bins->first[index];
     while (after && after->size < block->size) {
+        before = after;
+        after = after->bin_next;
+    }
+    for (int i = 0; i < EQUALS_LOOKED_AT && after && after->size == block->size &&
+                    (uintptr_t)after->ptr < (uintptr_t)block->ptr;
+         i++) {
         before = after;
         after = after->bin_next;
     }

@@ -141,8 +141,8 @@ typedef struct fl__cache {
 
 void fl__bins_insert(fl__bins *bins, fl__block *block);
 void fl__bins_remove(fl__bins *bins, fl__block *block);
-/* The smallest block of at least `size` bytes, the one freed last among equals; NULL if there is
- * none. */
+/* The smallest block of at least `size` bytes, the lowest address among equals (a few dozen are put
+ * in order, see bins.c); NULL if there is none. */
 fl__block *fl__bins_best(const fl__bins *bins, size_t size);
 uint32_t fl__bins_index(size_t size);
 

@@ -159,6 +159,24 @@ TEST(cache, the_smallest_free_block_that_is_large_enough_is_taken) {
     }
 }
 
+TEST(cache, among_equal_free_blocks_the_lowest_is_taken) {
+    enum { BLOCKS = 9 };
+    static const int orders[][3] = {{1, 3, 5}, {5, 3, 1}, {3, 5, 1}, {5, 1, 3}};
+    rig_sim(NULL, NULL);
+    char *all[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) {
+        all[i] = alloc(4096, 0);
+    }
+    for (size_t o = 0; o < sizeof(orders) / sizeof(orders[0]); o++) {
+        for (int i = 0; i < 3; i++) {
+            fl_memory_free(all[orders[o][i]]);
+        }
+        for (int i = 1; i <= 5; i += 2) {
+            CHECK_POINTER(alloc(4096, 0), all[i]);
+        }
+    }
+}
+
 TEST(cache, thousands_of_blocks_are_found_again) {
     rig_sim("2", NULL);
     enum { COUNT = 5000 };

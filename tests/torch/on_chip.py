@@ -1,10 +1,11 @@
-"""What test_chips.py runs in a child whose platform has no twin: each function computes on flagos
-and on the host, and compares.
+"""What test_chips.py, and bench/card/direct.py on hardware, run on a platform without a twin: each
+function computes on flagos and on the host, and compares.
 
 usage: on_chip.py function ...
 """
 
 import sys
+import time
 
 import torch
 
@@ -24,7 +25,7 @@ def assert_same_bits(ours, host):
 def tensors():
     """Copies both ways of every kind of layout, between devices, and a few operators."""
     torch.manual_seed(0)
-    assert torch.flagos.device_count() == 2
+    last = f"flagos:{torch.flagos.device_count() - 1}"  # Another one, where there are several.
     for dtype in (torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64):
         x = torch.randn(6, 8).to(dtype)
         y = x.to(D)
@@ -37,7 +38,7 @@ def tensors():
         z = torch.zeros(8, 6, dtype=dtype, device=D)
         z.t().copy_(x)
         assert_same_bits(z, x.t())
-        assert_same_bits(y.to("flagos:1").flip(0), x.flip(0))
+        assert_same_bits(y.to(last).flip(0), x.flip(0))
     pinned = torch.arange(1000.0).pin_memory()
     assert pinned.is_pinned()
     assert_same_bits(pinned.to(D, non_blocking=True), torch.arange(1000.0))
@@ -86,14 +87,68 @@ def streams():
         del a
         other.synchronize()
         assert_same_bits(b, x * 2 + 1)
-    with torch.flagos.device(1):
-        assert torch.flagos.current_stream().device.index == 1
+    last = torch.flagos.device_count() - 1
+    with torch.flagos.device(last):
+        assert torch.flagos.current_stream().device.index == last
         assert_same_bits(torch.ones(3, device=D), torch.ones(3))
     torch.flagos.synchronize()
     del b
     assert torch.flagos.memory_allocated() == 0
     torch.flagos.empty_cache()
     assert torch.flagos.memory_reserved() == 0
+
+
+def timing():
+    """Events keep the device's time: more work takes longer, and none longer than the host saw."""
+    source = torch.ones(1 << 24).pin_memory()
+    target = torch.empty_like(source, device=D)
+
+    def copies(count):
+        begin, end = (torch.flagos.Event(enable_timing=True) for _ in range(2))
+        start = time.perf_counter()
+        begin.record()
+        for _ in range(count):
+            target.copy_(source, non_blocking=True)
+        end.record()
+        end.synchronize()
+        host_ms = 1e3 * (time.perf_counter() - start)
+        device_ms = begin.elapsed_time(end)
+        assert 0 < device_ms < host_ms + 0.1, (device_ms, host_ms)
+        return device_ms
+
+    one, many = min(copies(1) for _ in range(5)), copies(10)
+    assert many > 2 * one, (one, many)
+
+
+def statistics():
+    """What the allocator says of itself: current, peak, reserved, and who holds what."""
+    memory = torch.flagos
+    memory.empty_cache()
+    memory.reset_peak_memory_stats()
+    before = memory.memory_allocated(), memory.memory_reserved()
+    free, total = memory.mem_get_info()
+    assert 0 < free <= total
+    mib = 1 << 20
+    held = [torch.empty(8 * mib, dtype=torch.uint8, device=D) for _ in range(4)]
+    assert memory.memory_allocated() == before[0] + 32 * mib
+    assert memory.memory_reserved() >= memory.memory_allocated()
+    blocks = [block for segment in memory.memory_snapshot() for block in segment["blocks"]]
+    live = [block["size"] for block in blocks if block["state"] == "active_allocated"]
+    assert sum(live) == memory.memory_allocated(), live
+    reserved = memory.memory_reserved()
+    del held[1:]
+    assert memory.memory_allocated() == before[0] + 8 * mib
+    assert memory.max_memory_allocated() == before[0] + 32 * mib
+    assert memory.memory_reserved() == reserved  # Freed blocks stay for the next request,
+    again = [torch.empty(8 * mib, dtype=torch.uint8, device=D) for _ in range(3)]
+    assert memory.memory_reserved() == reserved  # which takes nothing from the driver.
+    tree = memory.memory_stats()
+    assert tree["allocation.all.current"] >= 4
+    assert tree["allocated_bytes.all.peak"] == before[0] + 32 * mib
+    del held, again
+    memory.empty_cache()
+    assert memory.memory_allocated() == before[0]
+    assert memory.memory_reserved() <= before[1]
 
 
 def train(device):
@@ -135,16 +190,18 @@ def mlp():
             raise AssertionError("strict mode let an operator go to the host")
 
 
-def minilm():
-    """Real weights: sentence embeddings, attention chosen as the host chooses it."""
+def minilm(embedder=None):
+    """Sentence embeddings, attention chosen as the host chooses it. Without `embedder` (a class as
+    _minilm.Embedder) with the real weights."""
     from torch_fl import _minilm
 
+    embedder = embedder or _minilm.Embedder
     routes.reset_counts()
-    ours = _minilm.Embedder(D, torch.flagos.synchronize).embed()
+    ours = embedder(D, torch.flagos.synchronize).embed()
     report = routes.report()
     assert report.calls["cpu"] > 50, report.calls
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in {row.name for row in report.rows}
-    assert_same_bits(ours, _minilm.Embedder("cpu", lambda: None).embed())
+    assert_same_bits(ours, embedder("cpu", lambda: None).embed())
 
 
 if __name__ == "__main__":

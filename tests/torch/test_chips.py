@@ -30,7 +30,7 @@ def command(*arguments, **environment):
 
 @pytest.mark.parametrize("platform", FAMILY)
 def test_tensors_streams_a_training_and_minilm(python, platform):
-    works = ["tensors", "streams", "mlp"]
+    works = ["tensors", "streams", "timing", "statistics", "mlp"]
     if platform in ("musa", "ascend", "tsingmicro"):  # One of each shape of runtime.
         works.append("minilm")
     text = python(

@@ -25,7 +25,8 @@ class Peer:
     def start(self):
         ours, theirs = multiprocessing.connection.Pipe()
         environment = dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
-        environment["PYTHONPATH"] = str(pathlib.Path(__file__).resolve().parents[1])
+        here = str(pathlib.Path(__file__).resolve().parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
         self.child = subprocess.Popen(
             [sys.executable, "-m", "opinfo.peer", str(theirs.fileno()), self.device],
             env=environment,
