@@ -156,7 +156,7 @@ coverage: $(VENV)/.packages
 
 test-cuda: build
 	$(SAY) "test: PyTorch on flagos, platform cuda"
-	@TORCH_FL_PLATFORM=cuda $(PY) -m pytest $(PYTEST_OPTIONS) tests/torch
+	@PYTHONHASHSEED=0 TORCH_FL_PLATFORM=cuda $(PY) -m pytest $(PYTEST_OPTIONS) tests/torch
 
 # The core without assertions, beside the build that is installed.
 bench: build

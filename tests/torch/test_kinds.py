@@ -163,9 +163,11 @@ LEFT_OUT = {
     "an argument that must lie on the CPU": {"tensor_split"},
 }
 LEFT_OUT_OF_KIND = {
-    # PyTorch itself reads out of bounds or runs out of stack, on the CPU as elsewhere.
+    # PyTorch itself ends the process, on the CPU as elsewhere: reads out of bounds, runs out of
+    # stack, divides by zero.
+    "sparse_coo": {"masked.cumsum", "masked.cumprod"},
     "nested": {"trapz", "trapezoid", "cumulative_trapezoid", "select"},
-    "jagged": {"meshgrid", "split", "split_list_args", "split_with_sizes"},
+    "jagged": {"meshgrid", "split", "split_list_args", "split_with_sizes", "reshape_as"},
     # The choice of the kernel is not the CPU's, whose tensors do not ask the dispatcher.
     "per tensor": {"nn.functional.scaled_dot_product_attention"},
     "per channel": {"nn.functional.scaled_dot_product_attention"},

@@ -25,8 +25,12 @@ class Peer:
     def start(self):
         ours, theirs = multiprocessing.connection.Pipe()
         environment = dict(os.environ, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+        # PyTorch's generators of samples iterate over sets of strings.
+        if not os.environ.get("PYTHONHASHSEED", "random").isdigit():
+            raise RuntimeError("run Python with PYTHONHASHSEED=0: a twin's process makes its samples")
         here = str(pathlib.Path(__file__).resolve().parents[1])
-        environment["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+        found = os.environ.get("PYTHONPATH")
+        environment["PYTHONPATH"] = f"{here}{os.pathsep}{found}" if found else here
         self.child = subprocess.Popen(
             [sys.executable, "-m", "opinfo.peer", str(theirs.fileno()), self.device],
             env=environment,

@@ -5,6 +5,7 @@ A source is named by the variant that wants it. Both sides of one process share 
 
 import functools
 import itertools
+import random
 
 import torch
 
@@ -106,5 +107,6 @@ class Samples:
             self.key, self.made = (id(op), dtype), {}
         if (source, limit) not in self.made:
             torch.default_generator.manual_seed(SAMPLE_SEED)
+            random.seed(SAMPLE_SEED)  # Some generators draw their numbers there.
             self.made[source, limit] = chosen(source(op, dtype), limit)
         return self.made[source, limit]
