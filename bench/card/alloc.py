@@ -64,11 +64,16 @@ def build_programs(folder):
 def cuda_headers(torch):
     """The folder with CUDA's headers: a toolkit's, or those that pip put beside PyTorch."""
     named = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    places = [pathlib.Path(name) / "include" for name in (*named, "/usr/local/cuda")]
-    for place in (*torch.parent.glob("nvidia/*/include"), *places):
-        if (place / "cuda_runtime_api.h").is_file():
-            return place
-    raise SystemExit("no folder with cuda_runtime_api.h was found; CUDA_HOME can name a toolkit")
+    tops = [pathlib.Path(name) for name in (*named, "/usr/local/cuda")]
+    if shutil.which("nvcc"):
+        tops.append(pathlib.Path(shutil.which("nvcc")).resolve().parents[1])
+    tops += torch.parent.glob("nvidia/*")
+    for top in tops:
+        for place in (top / "include", *top.glob("targets/*/include")):
+            # A package of the runtime alone has the first without the second.
+            if all((place / name).is_file() for name in ("cuda_runtime.h", "crt/host_config.h")):
+                return place
+    raise SystemExit("no folder with CUDA's headers was found; CUDA_HOME can name a toolkit")
 
 
 def build_source(folder, file):

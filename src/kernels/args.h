@@ -15,9 +15,16 @@
 /* Threads of a block, and elements (or vectors) that one thread of a linear kernel moves. */
 #define FL__BLOCK_THREADS 256
 #define FL__THREAD_ITEMS 4
-/* Edge of the square that a block of the tiled copy turns, in elements; 32 is a warp. */
-#define FL__TILE_OF(element_bytes) ((element_bytes) == 16 ? 32 : 64)
-#define FL__TILE_ROWS 8 /* FL__BLOCK_THREADS / 32 */
+/* The same for a cast: at least 8 bytes on the side with the smaller elements. */
+#define FL__CAST_ITEMS(one_bytes, other_bytes) ((one_bytes) == 1 || (other_bytes) == 1 ? 8 : 4)
+/* Edge of the square that a block of the tiled copy turns, in elements: rows of 256 bytes or more,
+ * as far as shared memory allows. */
+#define FL__TILE_OF(element_bytes) ((element_bytes) == 16 ? 32 : (element_bytes) > 2 ? 64 : 128)
+#define FL__TILE_ROWS 8 /* FL__BLOCK_THREADS / 32, which is a warp. */
+/* Squares side by side along the source's rows that blocks take one after another. */
+#ifndef FL__TILE_BAND
+#define FL__TILE_BAND 8
+#endif
 
 /* Division of a number below 2^31 by a constant: (n * multiplier >> 32) + n >> shift. */
 typedef struct fl__divider {

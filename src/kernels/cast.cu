@@ -1,8 +1,7 @@
 /*
  * cast.cu: elements of one dtype into elements of another, layouts free.
  *
- * Bound by memory. Pairs that models use have a kernel each, which moves four neighbours at once
- * where both sides are contiguous and aligned; all other pairs share one kernel that looks at both
+ * Bound by memory. Pairs that models use have a kernel each, which moves neighbours at once where both sides are contiguous and aligned; all other pairs share one kernel that looks at both
  * dtypes for each element. The arithmetic is that of the host, from the same header.
  */
 #include "fl/types.h"
@@ -39,19 +38,19 @@ __device__ __forceinline__ void cast_one(const char *src, char *dst) {
     *(typename D::type *)dst = stored;
 }
 
-/* Four neighbours a thread; a thread at the end takes what is left one by one. */
-template <typename S, typename D>
+/* Neighbours; a thread at the end takes what is left one by one. */
+template <typename S, typename D, int items>
 __device__ void cast_runs(const fl__copy_args &args) {
-    typedef fl__run<typename S::type, FL__THREAD_ITEMS> src_run;
-    typedef fl__run<typename D::type, FL__THREAD_ITEMS> dst_run;
-    uint32_t first = (blockIdx.x * FL__BLOCK_THREADS + threadIdx.x) * FL__THREAD_ITEMS;
+    typedef fl__run<typename S::type, items> src_run;
+    typedef fl__run<typename D::type, items> dst_run;
+    uint32_t first = (blockIdx.x * FL__BLOCK_THREADS + threadIdx.x) * items;
     const char *src = args.src + (int64_t)first * sizeof(typename S::type);
     char *dst = args.dst + (int64_t)first * sizeof(typename D::type);
-    if (first + FL__THREAD_ITEMS <= args.count) {
+    if (first + items <= args.count) {
         src_run in = *(const src_run *)src;
         dst_run out;
 #pragma unroll
-        for (int i = 0; i < FL__THREAD_ITEMS; i++) {
+        for (int i = 0; i < items; i++) {
             write(D(), S::read(in.element[i]), &out.element[i]);
         }
         *(dst_run *)dst = out;
@@ -66,17 +65,18 @@ __device__ void cast_runs(const fl__copy_args &args) {
 
 template <typename S, typename D>
 __device__ void cast(const fl__copy_args &args) {
+    constexpr int items = FL__CAST_ITEMS(sizeof(typename S::type), sizeof(typename D::type));
     bool runs = args.ndim == 1 && args.src_stride[0] == sizeof(typename S::type) &&
                 args.dst_stride[0] == sizeof(typename D::type) &&
-                (uint64_t)args.src % alignof(fl__run<typename S::type, FL__THREAD_ITEMS>) == 0 &&
-                (uint64_t)args.dst % alignof(fl__run<typename D::type, FL__THREAD_ITEMS>) == 0;
+                (uint64_t)args.src % alignof(fl__run<typename S::type, items>) == 0 &&
+                (uint64_t)args.dst % alignof(fl__run<typename D::type, items>) == 0;
     if (runs) {
-        cast_runs<S, D>(args);
+        cast_runs<S, D, items>(args);
         return;
     }
 #pragma unroll
-    for (int i = 0; i < FL__THREAD_ITEMS; i++) {
-        uint32_t number = fl__item(i);
+    for (int i = 0; i < items; i++) {
+        uint32_t number = fl__item(i, items);
         if (number < args.count) {
             int64_t to, from;
             fl__offsets(number, args, 0, &to, &from);

@@ -81,8 +81,8 @@ static fl_status start(const fl_kernel_services *services, fl_device device,
     return services->launch(services->user, device, function, grid, block, 0, stream, arguments);
 }
 
-static uint32_t blocks_for(uint32_t count) {
-    const uint32_t items = FL__BLOCK_THREADS * FL__THREAD_ITEMS;
+static uint32_t blocks_for(uint32_t count, uint32_t thread_items) {
+    const uint32_t items = FL__BLOCK_THREADS * thread_items;
     return count / items + (count % items != 0);
 }
 
@@ -243,8 +243,11 @@ static fl_status copy_part(const fl_kernel_services *services, fl_device device,
     size_t element = fl_dtype_size(views[0].dtype);
     if (views[0].dtype != views[1].dtype) {
         pack_copy(views, element, &args);
-        return start(services, device, stream, cast_kernel(views[1].dtype, views[0].dtype),
-                     blocks_for(args.count), &args);
+        const kernel which = cast_kernel(views[1].dtype, views[0].dtype);
+        const uint32_t items = which == CAST_ANY
+                                   ? FL__THREAD_ITEMS
+                                   : FL__CAST_ITEMS(fl_dtype_size(views[1].dtype), element);
+        return start(services, device, stream, which, blocks_for(args.count, items), &args);
     }
     size_t unit = widest(views, 2);
     pack_copy(views, unit, &args);
@@ -252,8 +255,8 @@ static fl_status copy_part(const fl_kernel_services *services, fl_device device,
     if (turned > 0) {
         return start_tiles(services, device, stream, &args, turned, element);
     }
-    return start(services, device, stream, by_size(unit, COPY_STRIDED_1), blocks_for(args.count),
-                 &args);
+    return start(services, device, stream, by_size(unit, COPY_STRIDED_1),
+                 blocks_for(args.count, FL__THREAD_ITEMS), &args);
 }
 
 static fl_status table_copy(void *ctx, fl_device device, fl_native_stream stream,
@@ -294,7 +297,7 @@ static fl_status fill_part(const fl_kernel_services *services, fl_device device,
     if (unit == 16 && args.ndim == 1 && args.dst_stride[0] == 16) {
         which = FILL_VECTORS;
     }
-    return start(services, device, stream, which, blocks_for(args.count), &args);
+    return start(services, device, stream, which, blocks_for(args.count, FL__THREAD_ITEMS), &args);
 }
 
 static fl_status table_fill(void *ctx, fl_device device, fl_native_stream stream,

@@ -3,4 +3,5 @@
  */
 #include "kernels/cast.cu"
 #include "kernels/copy_strided.cu"
+#include "kernels/copy_tile.cu"
 #include "kernels/fill.cu"

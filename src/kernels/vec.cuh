@@ -56,9 +56,8 @@ __device__ __forceinline__ void fl__offsets(uint32_t number, const fl__copy_args
 }
 
 /* The number of a thread's i-th element: neighbours in a warp take neighbouring elements. */
-__device__ __forceinline__ uint32_t fl__item(int i) {
-    return blockIdx.x * (FL__BLOCK_THREADS * FL__THREAD_ITEMS) + i * FL__BLOCK_THREADS +
-           threadIdx.x;
+__device__ __forceinline__ uint32_t fl__item(int i, int items = FL__THREAD_ITEMS) {
+    return blockIdx.x * (FL__BLOCK_THREADS * items) + i * FL__BLOCK_THREADS + threadIdx.x;
 }
 
 #endif

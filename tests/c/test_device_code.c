@@ -183,18 +183,21 @@ TEST_WITH_LIMIT(device_code, turned_matrices_agree_with_the_host, 240) {
     static const fl_dtype sizes[] = {FL_DTYPE_U8, FL_DTYPE_I16, FL_DTYPE_F32, FL_DTYPE_I64,
                                      FL_DTYPE_C128};
     static const int64_t edges[] = {15, 16, 31, 33, 63, 64, 65, 129};
+    /* Whole words of small elements, and more squares than a band is wide. */
+    static const int64_t large[][2] = {{132, 260}, {260, 132}, {1200, 36}, {36, 1200}, {1198, 34}};
     static const int32_t straight[3] = {0, 1, 2}, turned[3] = {0, 2, 1};
     int squares = 0;
     for (int s = 0; s < 5; s++) {
-        for (int a = 0; a < 8; a++) {
-            for (int b = 0; b < 8; b++) {
-                int64_t shape[3] = {2, edges[a], edges[b]}, dst_elems, src_elems;
-                fl_view dst =
-                    layout_make(sizes[s], 3, shape, straight, LAYOUT_DENSE, 0, &dst_elems);
-                fl_view src = layout_make(sizes[s], 3, shape, turned, LAYOUT_DENSE, 0, &src_elems);
-                check_copy(&table, dst, dst_elems, src, src_elems);
-                squares += strncmp(last_name, "fl_copy_tile", 12) == 0;
+        for (int i = 0; i < 8 * 8 + 5; i++) {
+            int64_t shape[3] = {2, edges[i / 8 % 8], edges[i % 8]}, dst_elems, src_elems;
+            if (i >= 8 * 8) {
+                shape[1] = large[i - 8 * 8][0];
+                shape[2] = large[i - 8 * 8][1];
             }
+            fl_view dst = layout_make(sizes[s], 3, shape, straight, LAYOUT_DENSE, 0, &dst_elems);
+            fl_view src = layout_make(sizes[s], 3, shape, turned, LAYOUT_DENSE, 0, &src_elems);
+            check_copy(&table, dst, dst_elems, src, src_elems);
+            squares += strncmp(last_name, "fl_copy_tile", 12) == 0;
         }
     }
     CHECK(squares > 0);
