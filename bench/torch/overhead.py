@@ -34,10 +34,32 @@ def tensors(torch, device):
         "out": torch.empty(4, 4, device=device),
         "index": torch.tensor([1, 2], device=device),
         "many": [torch.rand(4).to(device) for _ in range(20)],
+        "batch": torch.rand(2, 3, 4).to(device),
+        "decoder": decoder(torch, device),
     }
 
 
-# kind, name, call. `typed` operators are those of hot_ops.def; `boxed` ones go through the router.
+def decoder(torch, device):
+    """A step of a decoder so small that all of it is the way to the kernels."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=128,
+    )
+    model = Qwen3ForCausalLM(config).to(torch.bfloat16).to(device).eval()
+    token = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    return lambda: model(token, use_cache=False)
+
+
+# kind, name, call. `typed` operators are those of hot_ops.def; `boxed` ones go through the router. A
+# `model` is called a tenth as often.
 CASES = [
     ("typed", "add", lambda torch, t: torch.add(t["x"], t["y"])),
     ("typed", "mul_", lambda torch, t: t["out"].mul_(t["y"])),
@@ -60,6 +82,8 @@ CASES = [
     ("own", "empty", lambda torch, t: torch.empty(4, device=t["x"].device)),
     ("own", "copy_", lambda torch, t: t["out"].copy_(t["x"])),
     ("own", "to a dtype", lambda torch, t: t["x"].to(torch.float64)),
+    ("own", "linear", lambda torch, t: torch.nn.functional.linear(t["batch"], t["y"])),
+    ("model", "decoder, 2 layers", lambda torch, t: t["decoder"]()),
 ]
 
 
@@ -70,7 +94,11 @@ def nanoseconds(torch, call, operands, rounds):
     return round((time.perf_counter_ns() - start) / rounds)
 
 
-def measure(samples, rounds=100):
+def calls_of(kind, rounds):
+    return rounds // 10 if kind == "model" else rounds
+
+
+def measure(samples, rounds_wanted=100):
     import torch
 
     import torch_fl
@@ -82,6 +110,7 @@ def measure(samples, rounds=100):
     with torch.inference_mode(False), torch.no_grad():
         for kind, name, call in CASES:
             raw = {device: [] for device in sides}
+            rounds = calls_of(kind, rounds_wanted)
             for device, operands in sides.items():
                 nanoseconds(torch, call, operands, rounds)
             for sample in range(samples):
@@ -122,11 +151,11 @@ def run_cases(counter, rounds):
     torch.set_num_threads(1)
     sides = {device: tensors(torch, device) for device in ("cpu", "flagos")}
     with torch.no_grad():
-        for number, (_, _, call) in enumerate(CASES):
+        for number, (kind, _, call) in enumerate(CASES):
             for device, operands in sides.items():
                 nanoseconds(torch, call, operands, 20)
                 library.count_begin()
-                nanoseconds(torch, call, operands, rounds)
+                nanoseconds(torch, call, operands, calls_of(kind, rounds))
                 library.count_end(f"{number} {device}".encode())
 
 
@@ -137,7 +166,8 @@ def count(counter, rounds=200):
     )
     lines = [f"{'kind':<6} {'operator':<20} {'twin':>9} {'flagos':>9} {'extra':>8}"]
     for number, (kind, name, _) in enumerate(CASES):
-        twin, flagos = (found[f"{number} {device}"] / rounds for device in ("cpu", "flagos"))
+        calls = calls_of(kind, rounds)
+        twin, flagos = (found[f"{number} {device}"] / calls for device in ("cpu", "flagos"))
         lines.append(f"{kind:<6} {name:<20} {twin:>9.0f} {flagos:>9.0f} {flagos - twin:>8.0f}")
     return "\n".join(lines) + "\n"
 

@@ -42,7 +42,7 @@ Tensor attention(const Tensor &query, const Tensor &key, const Tensor &value,
             at::GradMode::is_enabled() &&
             (query.requires_grad() || key.requires_grad() || value.requires_grad());
         const auto choice = static_cast<sdp::SDPBackend>(
-            at::_fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped));
+            ops::fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped));
         FL_COUNT_CALL("aten::scaled_dot_product_attention", FL_ROUTE_OWN);
         switch (choice) {
         case sdp::SDPBackend::flash_attention:

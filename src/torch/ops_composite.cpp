@@ -2,6 +2,8 @@
 // unknown device with a stub or with another kernel than the twin's. Each gives the twin's choice.
 #include "ops.h"
 
+#include "ops_attention.h"
+
 #include "check.h"
 #include "errors.h"
 #include "generator.h"
@@ -122,6 +124,8 @@ bool has_strides(const Tensor &tensor) {
     return tensor.layout() == at::kStrided && !tensor.is_nested();
 }
 
+} // namespace
+
 // The twin's choice. Called with the user's own tensors, above autograd, and with fake ones under
 // torch.compile, which have no memory: those get the choice that needs no kernel.
 int64_t fused_sdp_choice(const Tensor &query, const Tensor &key, const Tensor &value,
@@ -156,8 +160,6 @@ int64_t fused_sdp_choice(const Tensor &query, const Tensor &key, const Tensor &v
                                                    stand_in(key), stand_in(value), shown_mask,
                                                    dropout, causal, scale, grouped);
 }
-
-} // namespace
 
 } // namespace fl_torch::ops
 

@@ -73,6 +73,30 @@ bool disguise_saved(nodes::RenormBackward0 &from, const std::shared_ptr<Node> &,
     return true;
 }
 
+bool disguise_saved(nodes::ForeachMaxBackward1 &from, const std::shared_ptr<Node> &owner,
+                    nodes::ForeachMaxBackward1 &to) {
+    if (from.self_released_ || from.result_released_) {
+        return false; // PyTorch's node says so.
+    }
+    for (size_t i = 0; i < from.self_.size(); i++) {
+        const Tensor self = from.self_[i].unpack();
+        const Tensor result = from.result_[i].unpack(owner);
+        if (at::areAnyTensorSubclassLike({self, result})) {
+            return false;
+        }
+        to.self_.push_back(saved_in_disguise(self));
+        to.result_.push_back(saved_in_disguise(result));
+    }
+    to.self_size_ = from.self_size_;
+    return true;
+}
+
+void move_saved(nodes::ForeachMaxBackward1 &from, nodes::ForeachMaxBackward1 &to) {
+    to.self_ = std::move(from.self_);
+    to.result_ = std::move(from.result_);
+    to.self_size_ = from.self_size_;
+}
+
 void move_saved(nodes::RenormBackward0 &from, nodes::RenormBackward0 &to) {
     to.self_ = std::move(from.self_);
     to.p = from.p;
@@ -123,20 +147,24 @@ struct InDisguise final : Recorded {
     }
 };
 
-// Replace the node that PyTorch recorded for `result`.
+// Replace the node that PyTorch recorded for what one operator gave.
 template <class Recorded>
-Tensor in_disguise(Tensor result) {
-    auto *const recorded = dynamic_cast<Recorded *>(result.grad_fn().get());
+void record_in_disguise(at::TensorList results) {
+    auto *const recorded =
+        results.empty() ? nullptr : dynamic_cast<Recorded *>(results[0].grad_fn().get());
     if (recorded == nullptr) {
-        return result; // Nothing was recorded, or for one of PyTorch's tensor wrappers.
+        return; // Nothing was recorded, or for one of PyTorch's tensor wrappers.
     }
     const std::shared_ptr<InDisguise<Recorded>> node(new InDisguise<Recorded>(),
                                                      torch::autograd::deleteNode);
     node->set_next_edges(torch::autograd::edge_list(recorded->next_edges()));
-    node->add_input_metadata(result);
+    for (const Tensor &result : results) {
+        node->add_input_metadata(result);
+    }
     move_saved(*recorded, static_cast<Recorded &>(*node));
-    torch::autograd::impl::set_gradient_edge(result, {node, 0});
-    return result;
+    for (uint32_t i = 0; i < results.size(); i++) {
+        torch::autograd::impl::set_gradient_edge(results[i], {node, i});
+    }
 }
 
 // PyTorch's recording is the kernel of every backend without one of its own; it is reached through
@@ -148,13 +176,22 @@ c10::DispatchKeySet recording(c10::DispatchKeySet keys) {
 
 template <class Operator, class Recorded>
 Tensor reduced(c10::DispatchKeySet keys, const Tensor &self) {
-    return in_disguise<Recorded>(Operator::redispatch(recording(keys), self));
+    Tensor result = Operator::redispatch(recording(keys), self);
+    record_in_disguise<Recorded>(result);
+    return result;
+}
+
+std::vector<Tensor> foreach_max(c10::DispatchKeySet keys, at::TensorList self) {
+    std::vector<Tensor> results = at::_ops::_foreach_max::redispatch(recording(keys), self);
+    record_in_disguise<nodes::ForeachMaxBackward1>(results);
+    return results;
 }
 
 Tensor renorm(c10::DispatchKeySet keys, const Tensor &self, const at::Scalar &p, int64_t dim,
               const at::Scalar &maxnorm) {
-    return in_disguise<nodes::RenormBackward0>(
-        at::_ops::renorm::redispatch(recording(keys), self, p, dim, maxnorm));
+    Tensor result = at::_ops::renorm::redispatch(recording(keys), self, p, dim, maxnorm);
+    record_in_disguise<nodes::RenormBackward0>(result);
+    return result;
 }
 
 } // namespace
@@ -164,6 +201,7 @@ void register_gradients(torch::Library &autograd) {
     autograd.impl("min", TORCH_FN((reduced<at::_ops::min, nodes::MinBackward1>)));
     autograd.impl("median", TORCH_FN((reduced<at::_ops::median, nodes::MedianBackward0>)));
     autograd.impl("nanmedian", TORCH_FN((reduced<at::_ops::nanmedian, nodes::NanmedianBackward0>)));
+    autograd.impl("_foreach_max", TORCH_FN(foreach_max));
     autograd.impl("renorm", TORCH_FN(renorm));
 }
 

@@ -6,7 +6,8 @@
 
 namespace fl_torch {
 
-// Register `max`, `min`, `median` and `nanmedian` of a whole tensor, and `renorm`, for autograd.
+// Register `max`, `min`, `median` and `nanmedian` of a whole tensor, `_foreach_max` and `renorm`
+// for autograd.
 void register_gradients(torch::Library &autograd);
 
 } // namespace fl_torch

@@ -213,6 +213,21 @@ Tensor copy_from_and_resize(const Tensor &self, const Tensor &destination) {
     return copy_(target, self, /*non_blocking=*/false);
 }
 
+namespace {
+
+// Whether PyTorch's composite would make a result with the operand's own strides and copy into it.
+// That is done here without its ways through the dispatcher.
+bool keeps_layout(const Tensor &self, std::optional<at::ScalarType> dtype,
+                  const std::optional<at::Layout> &layout, const std::optional<bool> &pin_memory,
+                  const std::optional<at::MemoryFormat> &format) {
+    return format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve &&
+           !layout.has_value() && !pin_memory.value_or(false) && !self.is_quantized() &&
+           !c10::isQIntType(dtype.value_or(self.scalar_type())) && !self.has_names() &&
+           self.is_non_overlapping_and_dense();
+}
+
+} // namespace
+
 Tensor to_copy(const Tensor &self, std::optional<at::ScalarType> dtype,
                std::optional<at::Layout> layout, std::optional<at::Device> device,
                std::optional<bool> pin_memory, bool non_blocking,
@@ -233,8 +248,17 @@ Tensor to_copy(const Tensor &self, std::optional<at::ScalarType> dtype,
         return queued;
     }
     ShadowFrame frame;
-    Tensor result = at::native::_to_copy(*frame.show(self, false), dtype, layout, std::nullopt,
-                                         pin_memory, non_blocking, memory_format);
+    const Tensor &shadow = *frame.show(self, false);
+    Tensor result;
+    if (keeps_layout(self, dtype, layout, pin_memory, memory_format)) {
+        result = at::_ops::empty_strided::redispatch(
+            c10::DispatchKeySet(twin.key), self.sym_sizes(), self.sym_strides(),
+            dtype.value_or(self.scalar_type()), std::nullopt, shadow.device(), std::nullopt);
+        at::native::copy_(result, shadow, non_blocking);
+    } else {
+        result = at::native::_to_copy(shadow, dtype, layout, std::nullopt, pin_memory, non_blocking,
+                                      memory_format);
+    }
     frame.adopt(result);
     wait_for_launch("aten::_to_copy", self.device().index());
     return result;

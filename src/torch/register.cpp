@@ -8,6 +8,7 @@
 #include "ops.h"
 #include "ops_attention.h"
 #include "ops_gradient.h"
+#include "ops_linear.h"
 #include "ops_norm.h"
 #include "ops_rnn.h"
 #include "routed_ops.h"
@@ -98,6 +99,7 @@ void register_above_autograd(torch::Library &aten) {
     if (twin.present) {
         register_disguised();
         register_attention(aten, *autograd);
+        register_linear(aten, *autograd);
     }
     if (twin.present && !twin.is_host) {
         register_gradients(*autograd);
