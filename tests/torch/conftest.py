@@ -5,6 +5,7 @@ that the machine has; a test that is about another platform, or about loading it
 process with the fixture `python`. Large tests are sampled unless --full is given.
 """
 
+import atexit
 import functools
 import importlib.metadata
 import os
@@ -78,6 +79,7 @@ def entry_point():
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     folder = pathlib.Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     about = folder / f"torch_fl-{project['version']}.dist-info"
     about.mkdir()
     fields = {"Metadata-Version": "2.1", "Name": project["name"], "Version": project["version"]}
