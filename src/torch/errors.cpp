@@ -53,14 +53,50 @@ bool contains(const std::string &text, const char *part) {
     return text.find(part) != std::string::npos;
 }
 
-// A device name counts when it stands alone: "cuda:0", not the "cuda" of "cudaMalloc".
-bool rename_device(std::string &text) {
+// What PyTorch says where it means the device of the caller's tensors. A device name counts when it
+// stands alone: "cuda:0", not the "cuda" of "cudaMalloc".
+constexpr struct {
+    const char *twins, *users;
+} kWords[] = {
+    {"cuda:", "flagos:"},
+    {"device type cuda", "device type flagos"},
+    {"'cuda'", "'flagos'"},
+    {"torch.cuda.", "torch.flagos."},
+    {"on CUDA tensors", "on flagos tensors"},
+    {"a CUDA tensor", "a flagos tensor"},
+    {"to be CUDA,", "to be on flagos,"},
+};
+
+// Operands on two devices: the kernel's own name and an assertion of its source say nothing to
+// somebody who called an operator.
+bool name_operands(std::string &text, const char *op_name) {
+    const char *const method = " in method wrapper_CUDA";
+    if (const size_t at = text.find(method); at != std::string::npos) {
+        text.replace(at, text.find(')', at) - at, std::string(" of ") + op_name);
+        return true;
+    }
+    const char *const asserted = "expected a CUDA device but found ";
+    if (const size_t at = text.find(asserted); at != std::string::npos) {
+        text = "Expected all tensors to be on the same device, but an operand of " +
+               std::string(op_name) + " is on " + text.substr(at + strlen(asserted)) +
+               "; move it with .to()";
+        return true;
+    }
+    if (contains(text, "found at least two devices") && !contains(text, "(when ")) {
+        text += std::string(" (when calling ") + op_name + "; move one of them with .to())";
+        return true;
+    }
+    return false;
+}
+
+bool rename_device(std::string &text, const char *op_name) {
     if (twin.is_host) {
         return false; // "cpu" in a message may well mean the user's own CPU tensor.
     }
-    bool changed = replace_all(text, "cuda:", "flagos:");
-    changed |= replace_all(text, "device type cuda", "device type flagos");
-    changed |= replace_all(text, "'cuda'", "'flagos'");
+    bool changed = name_operands(text, op_name);
+    for (const auto &word : kWords) {
+        changed |= replace_all(text, word.twins, word.users);
+    }
     if (contains(text, "CUDA out of memory")) {
         replace_all(text, "CUDA out of memory", "flagos out of memory");
         changed |= replace_all(text, " GPU ", " flagos:");
@@ -135,7 +171,7 @@ void rethrow_in_user_words(const char *op_name) {
         }
         const bool routes = dynamic_cast<const c10::NotImplementedError *>(&error) != nullptr &&
                             name_routes(text, op_name);
-        if (!rename_device(text) && !routes) {
+        if (!rename_device(text, op_name) && !routes) {
             throw;
         }
 #define FL_TRY_CLASS(E)                               \

@@ -127,7 +127,7 @@ void call_on_cpu(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
             if (value.isGenerator()) {
                 given = value.toGenerator();
             }
-            value = IValue(to_twin(given, operands.device().index()));
+            value = IValue(to_host(given, operands.device().index()));
         }
     }
     try {

@@ -117,21 +117,46 @@ const at::Generator &default_generator(c10::DeviceIndex index) {
     return generators[index];
 }
 
+namespace {
+
+// What is inside the generator that the caller named; nothing where none was named.
+std::optional<at::Generator> inside(const std::optional<at::Generator> &generator) {
+    if (!generator.has_value() || !generator->defined()) {
+        return std::nullopt;
+    }
+    TORCH_CHECK(generator->device().type() == kFlagos,
+                "Expected a 'flagos' device type for generator but found '",
+                generator->device().type(), "'");
+    return static_cast<const FlagosGenerator *>(generator->unsafeGetGeneratorImpl())->inner();
+}
+
+} // namespace
+
 std::optional<at::Generator> to_twin(const std::optional<at::Generator> &generator,
                                      c10::DeviceIndex index) {
-    const auto inner_of = [](const at::Generator &flagos) {
-        return static_cast<const FlagosGenerator *>(flagos.unsafeGetGeneratorImpl())->inner();
-    };
-    if (generator.has_value() && generator->defined()) {
-        TORCH_CHECK(generator->device().type() == kFlagos,
-                    "Expected a 'flagos' device type for generator but found '",
-                    generator->device().type(), "'");
-        return inner_of(*generator);
+    std::optional<at::Generator> inner = inside(generator);
+    if (inner.has_value() || !twin.is_host) {
+        return inner; // Where none was named the accelerator's default is ours.
     }
-    if (!twin.is_host) {
-        return std::nullopt; // The twin's default is ours.
+    return inside(default_generator(index));
+}
+
+std::optional<at::Generator> to_host(const std::optional<at::Generator> &generator,
+                                     c10::DeviceIndex index) {
+    if (twin.is_host) {
+        return to_twin(generator, index);
     }
-    return inner_of(default_generator(index));
+    std::optional<at::Generator> device = inside(generator);
+    if (!device.has_value()) {
+        device = inside(default_generator(index));
+    }
+    constexpr uint64_t kDraw = 4; // Offsets of the accelerator's generators count in fours.
+    constexpr uint64_t kOdd = 0x9e3779b97f4a7c15; // Spreads neighbouring offsets over all seeds.
+    const std::lock_guard<std::mutex> lock(device->mutex());
+    const uint64_t offset = device->unsafeGetGeneratorImpl()->get_offset();
+    device->set_offset(offset + kDraw);
+    return at::Generator(
+        at::detail::createCPUGenerator(device->current_seed() ^ (offset / kDraw * kOdd)));
 }
 
 } // namespace fl_torch

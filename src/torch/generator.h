@@ -17,4 +17,10 @@ at::Generator new_generator(c10::DeviceIndex index);
 std::optional<at::Generator> to_twin(const std::optional<at::Generator> &generator,
                                      c10::DeviceIndex index);
 
+// The same for a kernel of the CPU, whatever the twin. Beside an accelerator twin the CPU's numbers
+// cannot be the device's: they follow from the device generator's seed and offset, which moves on,
+// so that seeds and saved states repeat them and the host's own sequence stays where it is.
+std::optional<at::Generator> to_host(const std::optional<at::Generator> &generator,
+                                     c10::DeviceIndex index);
+
 } // namespace fl_torch

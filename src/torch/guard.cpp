@@ -79,8 +79,13 @@ struct TwinGuard : c10::impl::DeviceGuardImplInterface {
     DeviceIndex deviceCount() const noexcept override {
         return twin_guard()->deviceCount();
     }
+    // PyTorch's guard of CUDA knows no answer and raises. Every dtype: what has no kernel says so.
     c10::DeviceCapability getDeviceCapability(Device device) const override {
-        return twin_guard()->getDeviceCapability(to_twin(device));
+        try {
+            return twin_guard()->getDeviceCapability(to_twin(device));
+        } catch (const c10::Error &) {
+            return c10::DeviceCapability();
+        }
     }
     bool queryStream(const Stream &stream) const override {
         return twin_guard()->queryStream(to_twin(stream));

@@ -1,7 +1,7 @@
 // ops_attention.cpp: the composite asks for the device of its operands before it takes the kernel
 // that it chose, and knows no flash attention on an unknown device. On an accelerator twin the
 // plain cases go straight to the twin's choice, with autograd's own formulas for those operators;
-// all others (masks, padding, fake and wrapped tensors) run as the twin's composite in disguise.
+// all others (masks, padding, wrappers of transforms) run as the twin's composite in disguise.
 #include "ops_attention.h"
 
 #include "disguise.h"
@@ -20,11 +20,30 @@ namespace {
 using at::Tensor;
 using Attention = at::_ops::scaled_dot_product_attention;
 
+constexpr int64_t kFlashWidth = 8; // Flash attention takes multiples of it, the composite pads.
+
 bool is_plain(const Tensor &tensor) {
     const c10::DispatchKeySet keys = tensor.unsafeGetTensorImpl()->key_set();
     return ShadowFrame::needs_shadow(tensor) && tensor.dim() == 4 &&
            !keys.has_any(c10::python_ks) && (keys.raw_repr() & twin.special_keys) == 0 &&
-           tensor.size(3) % 8 == 0;
+           tensor.size(3) % kFlashWidth == 0;
+}
+
+// A fake tensor, or another class of Python's in the place of a flagos tensor: its attributes
+// decide which kernel CUDA's composite calls, and it answers that call itself.
+bool is_wrapped(const Tensor &tensor) {
+    const c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
+    return tensor.device().type() == kFlagos && impl->key_set().has_any(c10::python_ks) &&
+           !impl->has_symbolic_sizes_strides() && tensor.dim() == 4;
+}
+
+// What the twin would choose for tensors with these attributes; nothing else of them is looked at.
+int64_t choice_for_wrapped(const Tensor &query, const Tensor &key, const Tensor &value,
+                           double dropout, bool causal, std::optional<double> scale, bool grouped) {
+    const c10::impl::ExcludeDispatchKeyGuard no_python(c10::python_ks);
+    return at::_ops::_fused_sdp_choice::redispatch(c10::DispatchKeySet(twin.key), disguised(query),
+                                                   disguised(key), disguised(value), std::nullopt,
+                                                   dropout, causal, scale, grouped);
 }
 
 const c10::BoxedKernel *left_to_disguise;
@@ -33,16 +52,21 @@ const c10::OperatorHandle *handle;
 Tensor attention(const Tensor &query, const Tensor &key, const Tensor &value,
                  const std::optional<Tensor> &mask, double dropout, bool causal,
                  std::optional<double> scale, bool grouped) {
-    const bool plain = !mask.has_value() && is_plain(query) && is_plain(key) && is_plain(value) &&
-                       query.scalar_type() == key.scalar_type() &&
-                       query.scalar_type() == value.scalar_type() &&
-                       query.device() == key.device() && query.device() == value.device();
-    if (plain) {
+    const bool plain = is_plain(query) && is_plain(key) && is_plain(value);
+    const bool wrapped = !plain && is_wrapped(query) && is_wrapped(key) && is_wrapped(value);
+    if ((plain || wrapped) && !mask.has_value() && query.scalar_type() == key.scalar_type() &&
+        query.scalar_type() == value.scalar_type() && query.device() == key.device() &&
+        query.device() == value.device()) {
         const bool needs_gradient =
             at::GradMode::is_enabled() &&
             (query.requires_grad() || key.requires_grad() || value.requires_grad());
-        const auto choice = static_cast<sdp::SDPBackend>(
-            ops::fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped));
+        auto choice = static_cast<sdp::SDPBackend>(
+            plain ? ops::fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped)
+                  : choice_for_wrapped(query, key, value, dropout, causal, scale, grouped));
+        if (wrapped && (grouped || (choice == sdp::SDPBackend::flash_attention &&
+                                    query.size(3) % kFlashWidth != 0))) {
+            choice = sdp::SDPBackend::math; // The composite's own work: repeating, padding.
+        }
         FL_COUNT_CALL("aten::scaled_dot_product_attention", FL_ROUTE_OWN);
         switch (choice) {
         case sdp::SDPBackend::flash_attention:

@@ -272,8 +272,14 @@ void CallerState::install(c10::DeviceIndex device) const {
     static thread_local bool is_set = false;
     if (!is_set || current != stream) {
         const c10::Device where(twin.type, device);
+        const c10::Stream wanted(c10::Stream::UNSAFE, where, stream);
         twin_guard()->setDevice(where);
-        twin_guard()->exchangeStream(c10::Stream(c10::Stream::UNSAFE, where, stream));
+        twin_guard()->exchangeStream(wanted);
+        if (!is_set) {
+            // Setting the device that is the current one already does nothing, and libraries beside
+            // the runtime then find no context in a new thread. Any question makes it current.
+            (void)twin_guard()->queryStream(wanted);
+        }
         current = stream;
         is_set = true;
     }

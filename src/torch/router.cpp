@@ -247,12 +247,14 @@ void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *
     if (C10_UNLIKELY(plan.draws)) {
         check_generator(plan, arguments);
     }
-    if (twin.is_host && C10_UNLIKELY(!operands_belong_together(plan, arguments))) {
+    const fl_route *const route = fl_slot_route(plan.slot);
+    const fl_route_kind kind = route == nullptr ? FL_ROUTE_CPU : route->kind;
+    // An accelerator's own kernels look at the devices of their operands themselves.
+    if ((twin.is_host || kind == FL_ROUTE_CPU) &&
+        C10_UNLIKELY(!operands_belong_together(plan, arguments))) {
         call_parts(op, stack);
         return;
     }
-    const fl_route *const route = fl_slot_route(plan.slot);
-    const fl_route_kind kind = route == nullptr ? FL_ROUTE_CPU : route->kind;
     fl_tally_count(thread_state().tally, plan.slot, kind);
     if (C10_LIKELY(kind == FL_ROUTE_NATIVE)) {
         call_native(plan, op, stack);

@@ -1,88 +1,26 @@
 """Compare tensors that hold other tensors: sparse, quantized and nested ones.
 
-A tensor is taken apart into plain tensors and numbers, each of which must equal the CPU's; and
-every part of a flagos tensor must say that it lies on flagos, whatever serves it.
+A tensor is taken apart into plain tensors and numbers, each of which must equal the CPU's; and every
+part of a flagos tensor must say that it lies on flagos, whatever serves it. Where an accelerator is
+the twin its strides are not the CPU's; opinfo/ compares those with the twin's own.
 """
 
 import torch
 from against_cpu import EXACT, plain, run
+from parts import BY_ROW, COMPRESSED, LAYOUTS, blocks, name_of  # noqa: F401 (for the tests)
+from parts import parts as taken
 from torch.utils._pytree import tree_map
 
 import torch_fl
 
 HAS_TWIN = torch_fl.platform()["twin"] is not None
 
-BY_ROW = (torch.sparse_csr, torch.sparse_bsr)
-COMPRESSED = (*BY_ROW, torch.sparse_csc, torch.sparse_bsc)
-LAYOUTS = (torch.sparse_coo, *COMPRESSED)
-
-
-def name_of(layout):
-    return str(layout).removeprefix("torch.")
-
-
-def blocks(layout, size=(2, 2)):
-    """The argument `blocksize` for a layout: those without blocks take none."""
-    return size if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
-
 
 def parts(tensor):
-    """What a tensor consists of: the facts about it, and the tensors that it holds, by name."""
-    raw = tensor.detach()
-    facts = {
-        "class": type(tensor),
-        "dtype": tensor.dtype,
-        "layout": tensor.layout,
-        "requires_grad": tensor.requires_grad,
-        "is_leaf": tensor.is_leaf,
-        "is_quantized": tensor.is_quantized,
-        "is_nested": tensor.is_nested,
-    }
-    if tensor.is_nested and tensor.layout is torch.jagged:
-        facts["dim"] = raw.dim()
-        held = {"values": raw.values(), "offsets": raw.offsets(), "lengths": raw.lengths()}
-    elif tensor.is_nested:
-        # The tables lie on the host, whatever the device.
-        tables = (
-            raw._nested_tensor_size(),
-            raw._nested_tensor_strides(),
-            raw._nested_tensor_storage_offsets(),
-        )
-        facts["tables"] = [(table.device.type, table.tolist()) for table in tables]
-        held = {f"row {i}": row for i, row in enumerate(raw.unbind())}
-        if raw.is_contiguous():
-            held["values"] = raw.values()
-    elif tensor.layout is torch.sparse_coo:
-        facts["size"] = tuple(raw.shape)
-        facts["dims"] = (raw.sparse_dim(), raw.dense_dim())
-        facts["is_coalesced"] = raw.is_coalesced()
-        held = {"indices": raw._indices(), "values": raw._values()}
-    elif tensor.layout in COMPRESSED:
-        facts["size"] = tuple(raw.shape)
-        facts["dims"] = (raw.sparse_dim(), raw.dense_dim())
-        by_row = tensor.layout in BY_ROW
-        held = {
-            "compressed": raw.crow_indices() if by_row else raw.ccol_indices(),
-            "plain": raw.col_indices() if by_row else raw.row_indices(),
-            "values": raw.values(),
-        }
-    else:
-        facts["size"] = tuple(raw.shape)
-        if HAS_TWIN:  # A copy from the host fills its memory.
-            facts["stride"] = raw.stride()
-            facts["offset"] = raw.storage_offset()
-        facts["lazy"] = (raw.is_conj(), raw.is_neg())
-        held = {}
-    if tensor.is_quantized:
-        facts["scheme"] = raw.qscheme()
-        held["integers"] = raw.int_repr()
-        if raw.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-            facts["parameters"] = (raw.q_scale(), raw.q_zero_point())
-        else:
-            facts["parameters"] = raw.q_per_channel_axis()
-            held["scales"] = raw.q_per_channel_scales()
-            held["zero points"] = raw.q_per_channel_zero_points()
-    return facts, {name: part for name, part in held.items() if part is not None}
+    """As in parts.py, with what can be compared with the CPU. A copy from the host fills its memory
+    where there is no twin. Other kernels than the CPU's lay results out, and merge entries, in their
+    own way."""
+    return taken(tensor, strides=HAS_TWIN and EXACT, merged=not EXACT)
 
 
 def is_plain(tensor):

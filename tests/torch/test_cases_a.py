@@ -6,14 +6,19 @@ test_views.py and test_tensor.py; here stand the smallest inputs that were repor
 
 import warnings
 
+import accelerated
 import pytest
 import torch
 import torch.nn.functional as F
 from against_cpu import EXACT, PLATFORM, check
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from twins import check_case
+
+import torch_fl
 
 D = "flagos"
+HAS_TWIN = torch_fl.platform()["twin"] is not None
 
 
 def test_a_view_operator_is_not_served_by_a_copy():
@@ -141,28 +146,7 @@ def test_fake_tensors_propagate(name):
 
 
 def test_gradients_that_nobody_asked_for():
-    def program(device):
-        x = torch.randn(2, 3, 5, 5).to(device).requires_grad_()
-        weight = torch.randn(4, 3, 3, 3).to(device)
-        bias = torch.randn(4).to(device)
-        F.conv2d(x, weight).square().sum().backward()
-        F.conv2d(x, weight, bias).square().sum().backward()
-        F.conv2d(x.detach(), weight.requires_grad_(), bias).square().sum().backward()
-        F.conv_transpose2d(x, torch.ones(3, 2, 2, 2, device=device)).square().sum().backward()
-        scale = torch.ones(5, device=device)
-        shift = torch.zeros(5, device=device, requires_grad=True)
-        F.layer_norm(x, [5], scale, shift).square().sum().backward()
-        F.layer_norm(x, [5], None, None).square().sum().backward()
-        F.batch_norm(
-            x, None, None, torch.ones(3, device=device), None, True
-        ).square().sum().backward()
-        F.group_norm(x, 3, None, torch.zeros(3, device=device)).square().sum().backward()
-        linear = torch.nn.Linear(5, 2).to(device)
-        linear.weight.requires_grad_(False)
-        linear(x.detach()).sum().backward()
-        return [x.grad, weight.grad, bias.grad, shift.grad, linear.weight.grad, linear.bias.grad]
-
-    check(program)
+    check_case(accelerated.unasked_gradients)
 
 
 def test_optional_tensors_of_in_place_operators():
@@ -293,35 +277,16 @@ def test_an_output_has_the_broadcast_shape(dtype):
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last", "strided", "transposed"])
 def test_layouts_are_prepared_before_a_kernel_that_demands_one(layout):
-    def program(device):
-        x = torch.randn(4, 8, 4, 4).to(device)
-        x = {
-            "contiguous": lambda: x[:2],
-            "channels_last": lambda: x[:2].to(memory_format=torch.channels_last),
-            "strided": lambda: x[::2],
-            "transposed": lambda: x[:2].transpose(2, 3),
-        }[layout]()
-        x.requires_grad_()
-        scale = torch.ones(8, device=device, requires_grad=True)
-        shift = torch.zeros(8, device=device, requires_grad=True)
-        y = F.group_norm(x, 4, scale, shift)
-        F.silu(y).square().sum().backward()
-        conv = torch.nn.Conv2d(8, 8, 3, padding=1).to(device)
-        with torch.no_grad():
-            z = F.silu(F.group_norm(conv(x), 2))
-        return [y.detach(), x.grad, scale.grad, shift.grad, z]
-
-    if PLATFORM == "cpu":
-        check(program)
-    else:
-        # The layout of a gradient may be another's there; the values may not.
-        for left, right in zip(program_of(program, D), program_of(program, "cpu")):
-            torch.testing.assert_close(left.cpu(), right, check_stride=False)
-
-
-def program_of(program, device):
-    torch.manual_seed(0)
-    return program(device)
+    if HAS_TWIN:
+        check_case(accelerated.prepared_layouts, layout)
+        return
+    ours, wanted = (
+        program_of(lambda device: accelerated.prepared_layouts(device, layout), device)
+        for device in (D, "cpu")
+    )
+    # The layout of a gradient may be another's there; the values may not.
+    for left, right in zip(ours, wanted):
+        torch.testing.assert_close(left.cpu(), right, check_stride=False)
 
 
 def test_the_forms_of_set_do_not_call_each_other():
@@ -339,6 +304,11 @@ def test_the_forms_of_set_do_not_call_each_other():
         return results
 
     check(program)
+
+
+def program_of(program, device):
+    torch.manual_seed(0)
+    return program(device)
 
 
 SHAPES = [

@@ -338,8 +338,8 @@ def test_gradients_lie_where_the_tensor_does(name):
 
 def test_a_gradient_that_nobody_gave_is_made_on_its_device():
     def program(device):
-        x = torch.ones(3, 3).to(device).requires_grad_()
-        values, indices = x.sort()
+        x = torch.arange(9.0).view(3, 3).to(device).requires_grad_()  # Which of equals comes first
+        values, indices = x.sort()  # is each kernel's own affair.
         first, second = x.split([1, 2])
         (first.sum() + values[0, 0]).backward()
         (unused,) = torch.autograd.grad(

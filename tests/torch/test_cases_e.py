@@ -6,9 +6,11 @@ inputs go through it there.
 
 import contextlib
 
+import accelerated
 import pytest
 import torch
 from against_cpu import check
+from twins import check_case
 
 import torch_fl
 from torch_fl import routes
@@ -195,21 +197,12 @@ def test_operators_to_be_overridden_have_a_kernel():
 
 
 def test_convolution_and_attention_run_whole():
-    def program(device):
-        x = torch.randn(1, 2, 6, 6).to(device).requires_grad_()
-        q = torch.randn(1, 2, 3, 8).to(device).requires_grad_()
-        conv = torch.nn.Conv2d(2, 3, 3).to(device)
-        transposed = torch.nn.ConvTranspose2d(3, 2, 3).to(device)
-        y = transposed(conv(x))
-        attention = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
-        (y.square().sum() + attention.square().sum()).backward()
-        return [y.detach(), attention.detach(), x.grad, q.grad, conv.weight.grad, conv.bias.grad]
-
     if not NO_TWIN:
-        check(program)
+        check_case(accelerated.convolution_and_attention)
         return
     torch.manual_seed(0)
-    wanted = program("cpu")
+    wanted = accelerated.convolution_and_attention("cpu")
     torch.manual_seed(0)
-    for left, right in zip(program(D), wanted):  # Attention by its formula, not in one kernel.
+    # Attention by its formula, not in one kernel.
+    for left, right in zip(accelerated.convolution_and_attention(D), wanted):
         torch.testing.assert_close(left.cpu(), right)

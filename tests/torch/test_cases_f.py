@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import ON_A_CARD
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import torch_fl
@@ -171,6 +172,12 @@ def test_a_seed_reaches_every_operator_that_draws(name):
             kept = draw(device)
             assert torch.equal(torch.get_rng_state(), host), "drew from the host's sequence"
             generator.set_state(before)
+            if name == "lstm" and ON_A_CARD:
+                # cuDNN's dropout has a state of its own, which begins anew, with a seed that the
+                # host draws, when a seed or a state is set.
+                kept = draw(device)
+                generator.set_state(before)
+                torch.set_rng_state(host)
             restored = draw(device)
         assert same(first, again) and not same(first, next_one) and not same(first, other)
         assert same(kept, restored)

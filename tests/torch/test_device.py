@@ -229,6 +229,10 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert python(code, TORCH_FL_PLATFORM=PLATFORM) == "0\n"
 
 
+@pytest.mark.skipif(
+    PLATFORM == "cuda" and torch.cuda._device_count_nvml() < 0,
+    reason="without its management library CUDA cannot count and then fork",
+)
 def test_a_fork_before_first_use_is_fine(python):
     code = """
 import os, torch, torch_fl

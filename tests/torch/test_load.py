@@ -259,7 +259,7 @@ def test_a_failure_on_a_machine_with_cuda_leaves_cuda_alone(python):
 SECOND_INTERPRETER = """
 import _xxsubinterpreters as interpreters, os, sys, tempfile
 said = os.path.join(tempfile.mkdtemp(), "said")
-interpreters.run_string(interpreters.create(), f'''
+interpreters.run_string(interpreters.create(isolated=False), f'''
 import importlib.util
 spec = importlib.util.spec_from_file_location("torch_fl._C", {sys.argv[1]!r})
 module = importlib.util.module_from_spec(spec)

@@ -1,6 +1,7 @@
 """The shared objects and the wheel: what they need, what they show, how large they are."""
 
 import fcntl
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -12,7 +13,7 @@ import zipfile
 
 import pytest
 import torch
-from conftest import ROOT, run_python
+from conftest import ROOT, run_python, skip_on_a_card
 
 import torch_fl
 
@@ -178,6 +179,9 @@ one_build = pytest.mark.xdist_group("wheel")
 def wheel(tmp_path_factory):
     """A wheel of this source. Its build folder is kept, so that a second run is quick. Two compilers
     at work in it would spoil each other's files, so a process waits for another one's build."""
+    needed = re.search(r"scikit-build-core==([\d.]+)", (ROOT / "pyproject.toml").read_text())[1]
+    if importlib.metadata.version("scikit-build-core") != needed:
+        skip_on_a_card(f"scikit-build-core {needed} is not installed here")
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-build-isolation", "--config-settings", f"build-dir={ROOT / 'build' / 'wheel'}"]

@@ -305,7 +305,7 @@ def test_an_item_right_after_an_operator_is_not_late():
 @with_twin
 def test_an_idle_process_uses_no_processor(python):
     code = """
-import torch, time
+import torch, torch_fl, time
 x = torch.ones(4, device="flagos")
 for _ in range(100): y = x + 1
 y.sum().item()

@@ -105,14 +105,26 @@ def assert_same_as_twin(case, *arguments):
     assert not lines, "\n".join(lines)
 
 
-def assert_close_to_twin(case, *arguments):
-    """For what the twin itself does not compute alike twice; on the host it is the same."""
+def assert_close_to_twin(case, *arguments, **options):
+    """For what the twin itself does not compute alike twice; on the host it is the same. The options
+    are those of torch.testing.assert_close."""
     import torch_fl
 
     if torch_fl.platform()["twin"] == "cpu":
         return assert_same_as_twin(case, *arguments)
     ours, twins = run(case, "flagos", arguments), run_on_twin(case, arguments)
-    torch.testing.assert_close(ours, twins)
+    torch.testing.assert_close(ours, twins, **options)
+
+
+def check_case(case, *arguments):
+    """A case on flagos gives the CPU's bits where the CPU's kernels run, and an accelerator's layouts
+    and values, but for the order of sums, where those of an accelerator do."""
+    from against_cpu import EXACT, check
+
+    if EXACT:
+        check(lambda device: case(device, *arguments))
+    else:
+        assert_close_to_twin(case, *arguments, check_stride=True, equal_nan=True)
 
 
 def main():

@@ -6,6 +6,7 @@ device, and chips that PyTorch itself cannot drive) and "cuda" (PyTorch's CUDA i
 """
 
 import functools
+import sys
 
 import torch
 
@@ -73,5 +74,11 @@ def but_cuda(reason):
 def cuda():
     """torch.cuda with its Python side initialised; only where CUDA is the twin."""
     lazy._lazy_init()
-    CUDA.init()
+    if not CUDA.is_initialized():
+        # Its start writes names into whatever module stands at torch.cuda (see torch_fl.as_cuda).
+        standing, sys.modules["torch.cuda"] = sys.modules["torch.cuda"], CUDA
+        try:
+            CUDA.init()
+        finally:
+            sys.modules["torch.cuda"] = standing
     return CUDA

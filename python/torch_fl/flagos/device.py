@@ -8,8 +8,8 @@ from typing import Optional, Union
 import torch
 
 from torch_fl import _C
-from torch_fl.flagos._serve import error, serve
-from torch_fl.flagos.lazy import _lazy_init
+from torch_fl.flagos._serve import CUDA, KIND, error, serve
+from torch_fl.flagos.lazy import _lazy_init, is_initialized
 
 # What names a device: an index, "flagos:1", a torch.device, a `device`; None is the current one.
 Device = Optional[Union[int, str, torch.device, "device"]]
@@ -52,7 +52,10 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
-    """Number of devices; 0 when none can be used. Makes no context."""
+    """Number of devices; 0 when none can be used. Makes no context, and a process that has only
+    counted may fork."""
+    if KIND == "cuda" and not is_initialized():
+        return CUDA.device_count()  # Asks the driver's management library, where there is one.
     return _C.device_count()
 
 
