@@ -14,14 +14,14 @@ SIM_TESTS := test_flagos.py test_names.py test_device.py test_stream.py test_eve
   test_storage.py test_objects.py test_errors.py test_device_rules.py test_threads.py test_cases_a.py \
   test_cases_b.py test_cases_c.py test_cases_d.py test_cases_e.py test_cases_f.py test_cases_g.py \
   test_cases_h.py test_cases_i.py test_interchange.py test_serialization.py test_sharing.py \
-  test_lifetime.py test_as_cuda.py test_queue.py test_queue_bits.py
+  test_lifetime.py test_as_cuda.py test_queue.py test_queue_bits.py test_linear.py
 # Those about the runtime, which run on a vendor's fake as well.
 FAKE_TESTS := test_device.py test_stream.py test_event.py test_memory.py test_random.py \
   test_fallback.py test_tensor.py
 # Those that see most of what the launch queue could break.
 QUEUE_TESTS := test_tensor.py test_storage.py test_views.py test_interchange.py test_serialization.py \
   test_threads.py test_event.py test_stream.py test_boxing_writes.py test_objects.py test_layouts.py \
-  test_sharing.py test_rnn.py test_errors.py
+  test_sharing.py test_rnn.py test_errors.py test_linear.py
 QUEUE_OPINFO := -k "test_operator and float32"
 SIM_OPINFO := -k "(test_operator or test_foreach or test_sparse) and (float32 or int64) or test_errors or test_jagged"
 SAY := @printf '== %s\n'

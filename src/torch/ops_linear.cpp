@@ -73,48 +73,75 @@ bool is_native(const fl_slot *slot) {
     return fl_slot_route(slot)->kind == FL_ROUTE_NATIVE;
 }
 
-void reshape(const Tensor &shadow, int64_t rows, int64_t columns, int64_t row_stride,
-             int64_t column_stride) {
-    const int64_t sizes[] = {rows, columns}, strides[] = {row_stride, column_stride};
-    shadow.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+// Sizes and strides of both operands of the product: the input flat, the weight turned.
+struct Matrices {
+    int64_t flat[2], flat_strides[2], turned[2], turned_strides[2];
+
+    Matrices(const Tensor &input, const Tensor &weight)
+        : flat{input.numel() / weight.size(1), weight.size(1)}, flat_strides{weight.size(1), 1},
+          turned{weight.size(1), weight.size(0)}, turned_strides{weight.stride(1),
+                                                                 weight.stride(0)} {}
+};
+
+Tensor product_of(c10::DispatchKeySet keys, const Tensor &flat, const Tensor &turned,
+                  const OptionalTensor &bias) {
+    return bias.has_value() ? at::_ops::addmm::redispatch(keys, *bias, flat, turned, /*beta=*/1,
+                                                          /*alpha=*/1)
+                            : at::_ops::mm::redispatch(keys, flat, turned);
 }
 
-Tensor product(const Tensor &input, const Tensor &weight, const OptionalTensor &bias,
-               fl_slot *slot) {
-    const int64_t inner = weight.size(1), outer = weight.size(0);
-    const c10::DispatchKeySet keys(twin.key);
+// The twin's product of shadows.
+Tensor product_now(const Tensor &input, const Tensor &weight, const OptionalTensor &bias,
+                   fl_slot *slot) {
+    const Matrices shapes(input, weight);
     ShadowFrame frame;
     fl_tally_count(frame.state().tally, slot, FL_ROUTE_NATIVE);
     try {
         const Tensor &flat = *frame.show(input, false);
-        reshape(flat, input.numel() / inner, inner, inner, 1);
+        flat.unsafeGetTensorImpl()->set_sizes_and_strides(shapes.flat, shapes.flat_strides);
         const Tensor &turned = *frame.show(weight, false);
-        reshape(turned, inner, outer, weight.stride(1), weight.stride(0));
-        Tensor result = bias.has_value()
-                            ? at::_ops::addmm::redispatch(keys, *frame.show(*bias, false), flat,
-                                                          turned, /*beta=*/1, /*alpha=*/1)
-                            : at::_ops::mm::redispatch(keys, flat, turned);
+        turned.unsafeGetTensorImpl()->set_sizes_and_strides(shapes.turned, shapes.turned_strides);
+        Tensor result = product_of(c10::DispatchKeySet(twin.key), flat, turned,
+                                   bias.has_value() ? frame.show(*bias, false) : bias);
         frame.adopt(result);
-        if (input.dim() > 2) {
-            c10::SmallVector<int64_t, 4> sizes(input.sizes().begin(), input.sizes().end());
-            sizes.back() = outer;
-            result.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-        }
         return result;
     } catch (...) {
         rethrow_in_user_words(slot->name);
     }
 }
 
+Tensor view_of(const Tensor &tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {
+    Tensor view = at::detail::make_tensor<c10::TensorImpl>(
+        c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), tensor.key_set(), tensor.dtype());
+    view.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, tensor.storage_offset());
+    return view;
+}
+
+// With the launch queue on, our own product of views, which queues.
+Tensor product_later(const Tensor &input, const Tensor &weight, const OptionalTensor &bias) {
+    const Matrices shapes(input, weight);
+    return product_of(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                      view_of(input, shapes.flat, shapes.flat_strides),
+                      view_of(weight, shapes.turned, shapes.turned_strides), bias);
+}
+
 Tensor linear(const Tensor &input, const Tensor &weight, const OptionalTensor &bias) {
     static fl_slot *const mm = slot_of("aten::mm"), *const addmm = slot_of("aten::addmm");
-    const bool has_bias = bias.has_value() && bias->defined();
-    if (queue_is_on() || launch_blocking || is_watched() || !is_native(has_bias ? addmm : mm) ||
-        !is_one_product(input, weight, has_bias ? bias : std::nullopt)) {
+    const OptionalTensor given = bias.has_value() && bias->defined() ? bias : std::nullopt;
+    fl_slot *const slot = given.has_value() ? addmm : mm;
+    if (launch_blocking || is_watched() || !is_native(slot) ||
+        !is_one_product(input, weight, given)) {
         return at::compositeimplicitautograd::linear(input, weight, bias);
     }
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return product(input, weight, has_bias ? bias : std::nullopt, has_bias ? addmm : mm);
+    Tensor result = queue_is_on() ? product_later(input, weight, given)
+                                  : product_now(input, weight, given, slot);
+    if (input.dim() > 2) {
+        c10::SmallVector<int64_t, 4> sizes(input.sizes().begin(), input.sizes().end());
+        sizes.back() = weight.size(0);
+        result.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+    }
+    return result;
 }
 
 } // namespace
