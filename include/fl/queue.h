@@ -61,6 +61,11 @@ FL_API bool fl_queue_has_work(fl_device device);
 FL_API uint64_t fl_queue_count_queued(fl_device device);
 FL_API uint64_t fl_queue_count_run(fl_device device);
 
+/* Wait until the second of them has reached `count`, or the queue has nothing to run. Returns at
+ * once in a worker. For a caller that wants memory back: counts among those that waited for room.
+ */
+FL_API void fl_queue_wait_run(fl_device device, uint64_t count);
+
 /* Devices from this index on have no queue. */
 FL_API fl_device fl_queue_devices(void);
 
@@ -125,7 +130,7 @@ typedef struct fl_queue_stats {
     uint64_t queued;     /* Tasks that were opened. */
     uint64_t run;        /* Of those, that have run. */
     uint64_t drains;     /* Calls that had something to wait for. */
-    uint64_t full;       /* Calls of fl_queue_open that waited for a slot or for bytes. */
+    uint64_t full;       /* Calls that waited for a slot, for bytes, or in fl_queue_wait_run. */
     uint64_t sleeps;     /* Times that the worker went to sleep. */
     uint64_t held_bytes; /* Of tasks that have not run. */
 } fl_queue_stats;

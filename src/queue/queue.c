@@ -252,6 +252,16 @@ uint64_t fl_queue_count_run(fl_device device) {
     return queue ? __atomic_load_n(&queue->done, __ATOMIC_ACQUIRE) : UINT64_MAX;
 }
 
+void fl_queue_wait_run(fl_device device, uint64_t count) {
+    fl__queue *queue = fl__queue_find(device);
+    if (queue == NULL || on_worker) {
+        return;
+    }
+    uint64_t tail = __atomic_load_n(&queue->tail, __ATOMIC_ACQUIRE);
+    __atomic_fetch_add(&queue->full, 1, __ATOMIC_RELAXED);
+    (void)fl__queue_wait(queue, count < tail ? count : tail, -1);
+}
+
 void fl_queue_shutdown(int32_t limit_ms) {
     if (on_worker || __atomic_load_n(&is_forked, __ATOMIC_RELAXED)) {
         return;

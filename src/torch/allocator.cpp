@@ -45,6 +45,7 @@ struct TwinMemory final : c10::DeviceAllocator {
         if (C10_LIKELY(!queue_in_use())) {
             return inner().allocate(bytes);
         }
+        make_room(bytes);
         c10::DataPtr pointer;
         try {
             pointer = inner().allocate(bytes);
@@ -52,7 +53,7 @@ struct TwinMemory final : c10::DeviceAllocator {
             drain_quietly();
             pointer = inner().allocate(bytes);
         }
-        free_late(pointer, to_flagos(pointer.device()).index());
+        free_late(pointer, to_flagos(pointer.device()).index(), bytes);
         return pointer;
     }
     c10::DataPtr allocate(size_t bytes) override {

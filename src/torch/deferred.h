@@ -202,6 +202,9 @@ bool queue_task(const DeferredKind &kind, Capture &&capture, Arguments &&argumen
     return true;
 }
 
+// The kind of tasks of this name, a literal or another text that lives for ever.
+const DeferredKind &kind_named(const char *name);
+
 // Queue a call that is no operator and has no operands, in the order of a device's operators.
 // `name` is a literal. False where the caller has to make it.
 bool queue_call(const char *name, c10::DeviceIndex device, std::function<void()> call);

@@ -17,7 +17,7 @@ void watch_twin_memory();
 
 // From now on `pointer`, which the twin's allocator made for this device, is freed late. A pointer
 // with another deleter stays as it is.
-void free_late(c10::DataPtr &pointer, c10::DeviceIndex device);
+void free_late(c10::DataPtr &pointer, c10::DeviceIndex device, size_t bytes);
 
 // Whether it is: then an operator may be queued with its address alone.
 bool is_freed_late(const c10::DataPtr &pointer, c10::DeviceIndex device);
@@ -42,5 +42,10 @@ class AsTwinMade {
 
 // Free what no queued operator wants any more. Runs no Python.
 void free_what_is_late() noexcept;
+
+// Call before `wanted` bytes are taken, where the queue is in use. Lets the worker catch up while
+// what waits to be freed is more than a small share of what is in use, so that the peak of memory
+// stays within that share of the peak without the queue. Runs no Python.
+void make_room(size_t wanted) noexcept;
 
 } // namespace fl_torch

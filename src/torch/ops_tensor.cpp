@@ -8,6 +8,7 @@
 #include "deferred.h"
 #include "errors.h"
 #include "infer.h"
+#include "late_free.h"
 #include "launch.h"
 #include "register.h"
 #include "shadow.h"
@@ -51,6 +52,9 @@ void refuse_pinned(const std::optional<bool> &pin_memory) {
 
 template <class Make>
 Tensor adopted(const Make &make) {
+    if (C10_UNLIKELY(queue_in_use())) {
+        make_room(0); // Whatever is wanted: what it adds to the share is little.
+    }
     ShadowFrame frame;
     try {
         Tensor result = make();
