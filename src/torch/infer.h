@@ -14,7 +14,9 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/TensorMeta.h>
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 namespace fl_torch {
 
@@ -29,6 +31,29 @@ inline at::Tensor new_result(at::IntArrayRef sizes, at::IntArrayRef strides,
                                                        options.memory_format_opt())
                            : at::detail::empty_strided_generic(sizes, strides, &flagos_allocator(),
                                                                keys, dtype);
+}
+
+// Whether no two elements of the tensor can lie at one place. Says no where it is not certain.
+inline bool cannot_overlap(const at::Tensor &tensor) {
+    const c10::TensorImpl &impl = *tensor.unsafeGetTensorImpl();
+    if (impl.is_non_overlapping_and_dense()) {
+        return true;
+    }
+    c10::SmallVector<std::pair<int64_t, int64_t>, 6> dims; // Stride and extent.
+    for (int64_t dim = 0; dim < tensor.dim(); dim++) {
+        if (tensor.size(dim) != 1) {
+            dims.emplace_back(tensor.stride(dim), tensor.size(dim));
+        }
+    }
+    std::sort(dims.begin(), dims.end());
+    int64_t end = 1; // Of what the inner dimensions cover.
+    for (const auto &[stride, extent] : dims) {
+        if (stride < end) {
+            return false;
+        }
+        end += (extent - 1) * stride;
+    }
+    return true;
 }
 
 // Asks a structured operator for its results, which are made.
@@ -90,6 +115,9 @@ const T &as_meta(const T &argument) {
 }
 inline int64_t as_meta(const c10::SymInt &argument) {
     return argument.expect_int();
+}
+inline at::IntArrayRef as_meta(c10::SymIntArrayRef argument) {
+    return C10_AS_INTARRAYREF_SLOW(argument);
 }
 inline at::OptionalScalarRef as_meta(const std::optional<at::Scalar> &argument) {
     return argument.has_value() ? at::OptionalScalarRef(*argument) : at::OptionalScalarRef();

@@ -178,6 +178,21 @@ void free_what_is_late() noexcept {
     }
 }
 
+bool was_freed_at_once(const void *pointer, c10::DeviceIndex device) {
+    Waiting &own = waiting()[static_cast<size_t>(device)];
+    const uint64_t behind_this = fl_queue_count_run(device) + 1;
+    const std::lock_guard<std::mutex> guard(own.lock);
+    for (const Waiting::Block &block : own.blocks) {
+        if (block.tasks > behind_this) {
+            break;
+        }
+        if (block.pointer == pointer) {
+            return block.tasks == behind_this;
+        }
+    }
+    return false;
+}
+
 namespace {
 
 // The tasks that have to run before little enough waits; 0: that is so.

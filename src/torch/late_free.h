@@ -43,6 +43,10 @@ class AsTwinMade {
 // Free what no queued operator wants any more. Runs no Python.
 void free_what_is_late() noexcept;
 
+// For the worker, of a result of the task that it runs: whether the caller freed it before it
+// queued anything else, so that nobody can read it.
+bool was_freed_at_once(const void *pointer, c10::DeviceIndex device);
+
 // Call before `wanted` bytes are taken, where the queue is in use. Lets the worker catch up while
 // what waits to be freed is more than a small share of what is in use, so that the peak of memory
 // stays within that share of the peak without the queue. Runs no Python.

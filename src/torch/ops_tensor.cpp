@@ -150,8 +150,8 @@ bool defer_copy(Tensor &self, const Tensor &source) {
     static auto *const kind = new DeferredKind("aten::copy_"); // Kept for ever.
     return ShadowFrame::needs_shadow(self) && ShadowFrame::needs_shadow(source) &&
            !self.is_same(source) && casts_silently(source.scalar_type(), self.scalar_type()) &&
-           self.is_non_overlapping_and_dense() &&
-           at::is_expandable_to(source.sizes(), self.sizes()) && queue_copy(*kind, self, source, 0);
+           cannot_overlap(self) && at::is_expandable_to(source.sizes(), self.sizes()) &&
+           queue_copy(*kind, self, source, 0);
 }
 
 // A copy on the same device in the source's own layout, or contiguous where that is asked for.

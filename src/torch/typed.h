@@ -216,11 +216,11 @@ struct Typed<Op, R(A...)> {
         std::conditional_t<std::is_void_v<R> || std::is_lvalue_reference_v<R>, NoResult, R>;
 
     // Queues a call, where the operator has a way to (deferred_ops.def) and this call can be. Where
-    // all that is missing is that the operator has run with these dtypes, sets the number, with
-    // which to call `remember` once it has.
-    static inline bool (*defer)(Result &, uint32_t &unproven,
+    // all that is missing is that the operator has run with these dtypes, or operands like these,
+    // sets the number, with which to call `remember` once it has.
+    static inline bool (*defer)(Result &, uint64_t &unproven,
                                 std::remove_reference_t<A> &...) = nullptr;
-    static inline void (*remember)(uint32_t dtypes) = nullptr;
+    static inline void (*remember)(uint64_t unproven, Result &) = nullptr;
 
     static R call(A... arguments) {
         const OperatorPlan &plan = *TypedState<Op>::plan;
@@ -244,7 +244,7 @@ struct Typed<Op, R(A...)> {
     // False where the call has to be made here.
     static bool call_queueing(const OperatorPlan &plan, std::optional<Result> &result,
                               std::remove_reference_t<A> &...arguments) {
-        uint32_t unproven = 0;
+        uint64_t unproven = 0;
         if (defer != nullptr) {
             result.emplace();
             if (defer(*result, unproven, arguments...)) {
@@ -268,7 +268,7 @@ struct Typed<Op, R(A...)> {
             return false;
         }
         if (unproven != 0) {
-            remember(unproven);
+            remember(unproven, *result);
         }
         return true;
     }
