@@ -27,10 +27,15 @@ inline at::Tensor new_result(at::IntArrayRef sizes, at::IntArrayRef strides,
                              const at::TensorOptions &options) {
     constexpr c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
     const auto dtype = c10::typeMetaToScalarType(options.dtype());
-    return strides.empty() ? at::detail::empty_generic(sizes, &flagos_allocator(), keys, dtype,
-                                                       options.memory_format_opt())
-                           : at::detail::empty_strided_generic(sizes, strides, &flagos_allocator(),
-                                                               keys, dtype);
+    c10::Allocator *const allocator = &result_allocator();
+    at::Tensor result =
+        strides.empty()
+            ? at::detail::empty_generic(sizes, allocator, keys, dtype, options.memory_format_opt())
+            : at::detail::empty_strided_generic(sizes, strides, allocator, keys, dtype);
+    // What the storage takes later, when it is resized, is not for a queued operator.
+    result.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->set_allocator(
+        &flagos_allocator());
+    return result;
 }
 
 // Whether no two elements of the tensor can lie at one place. Says no where it is not certain.

@@ -44,6 +44,7 @@ void queue_set(bool on) {
     } else {
         queue_state.is_on.store(false);
         drain_queue();
+        give_back_all();
     }
 }
 
