@@ -35,6 +35,14 @@ enum {
     FL_TASK_PAYLOAD_BYTES = 896, /* Zeroed once; a slot's payload outlives its tasks. */
 };
 
+/* Who queues: writes a text that says where the calling thread is, or leaves `out` empty. Called at
+ * each fl_queue_open with nothing locked and no slot taken. */
+enum { FL_QUEUE_WHERE_BYTES = 192 };
+typedef void (*fl_queue_where)(char *out, size_t size);
+
+/* Asked from now on, if TORCH_FL_QUEUE_LINES is on; else nothing is. */
+FL_API void fl_queue_set_where(fl_queue_where function);
+
 /* A slot that was opened and not yet submitted belongs to the thread that opened it. */
 typedef struct fl_task fl_task;
 
@@ -85,8 +93,9 @@ typedef struct fl_queue_failure {
     uint64_t number;  /* The task's, as in the flight record. */
     fl_device device;
     fl_status status;
-    uint64_t count;    /* Failures since then, this one included. */
-    char message[512]; /* The sentence of the failure. */
+    uint64_t count;                   /* Failures since then, this one included. */
+    char message[512];                /* The sentence of the failure. */
+    char where[FL_QUEUE_WHERE_BYTES]; /* What fl_queue_set_where's function said; may be empty. */
 } fl_queue_failure;
 
 FL_API bool fl_queue_has_failed(void); /* One load. */
