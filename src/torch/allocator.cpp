@@ -111,9 +111,7 @@ void to_c10(const fl_stat (&from)[FL_POOL_COUNT], c10::CachingAllocator::StatArr
 // Makes the results of operators that are about to be queued, and nothing else.
 struct ResultMemory final : c10::Allocator {
     c10::DataPtr allocate(size_t bytes) override {
-        c10::DataPtr pointer = take_memory(bytes, TwinMemory::inner(), MemoryFor::kQueuedResult);
-        pointer.unsafe_set_device(to_flagos(pointer.device()));
-        return pointer;
+        return allocate_result(bytes);
     }
     c10::DeleterFnPtr raw_deleter() const override {
         return TwinMemory::inner().raw_deleter();
@@ -194,6 +192,12 @@ c10::Allocator &flagos_allocator() {
     static c10::Allocator *const allocator =
         twin.present ? static_cast<c10::Allocator *>(new TwinMemory) : new CoreMemory;
     return *allocator;
+}
+
+c10::DataPtr allocate_result(size_t bytes) {
+    c10::DataPtr pointer = take_memory(bytes, TwinMemory::inner(), MemoryFor::kQueuedResult);
+    pointer.unsafe_set_device(to_flagos(pointer.device()));
+    return pointer;
 }
 
 c10::Allocator &result_allocator() {

@@ -108,7 +108,7 @@ struct DeferMade<Op, Out, Rule, Quick, R(A...)> {
     static bool make(Row &row, std::remove_reference_t<A> &...arguments) {
         if constexpr (Quick::kIsQuick) {
             if (const at::Tensor *const like = same_shape(arguments...)) {
-                row[0] = new_result(like->sizes(), {}, Quick::options(*like));
+                row[0] = new_result_like(*like, Quick::dtype(*like));
                 return true;
             }
         }

@@ -38,6 +38,19 @@ inline at::Tensor new_result(at::IntArrayRef sizes, at::IntArrayRef strides,
     return result;
 }
 
+// A contiguous result of the same sizes, without the checks that `like` has passed already.
+inline at::Tensor new_result_like(const at::Tensor &like, at::ScalarType dtype) {
+    const caffe2::TypeMeta meta = c10::scalarTypeToTypeMeta(dtype);
+    const size_t nbytes = static_cast<size_t>(like.numel()) * meta.itemsize();
+    auto storage = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), nbytes, allocate_result(nbytes), &flagos_allocator(),
+        /*resizable=*/true);
+    at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), meta);
+    result.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
+    return result;
+}
+
 // Whether no two elements of the tensor can lie at one place. Says no where it is not certain.
 inline bool cannot_overlap(const at::Tensor &tensor) {
     const c10::TensorImpl &impl = *tensor.unsafeGetTensorImpl();
@@ -202,15 +215,15 @@ struct NotQuick {
 // The result has the operands' dtype.
 struct Pointwise {
     static constexpr bool kIsQuick = true;
-    static at::TensorOptions options(const at::Tensor &like) {
-        return like.options();
+    static at::ScalarType dtype(const at::Tensor &like) {
+        return like.scalar_type();
     }
 };
 // The result is a mask.
 struct Comparison {
     static constexpr bool kIsQuick = true;
-    static at::TensorOptions options(const at::Tensor &like) {
-        return like.options().dtype(at::kBool);
+    static at::ScalarType dtype(const at::Tensor &) {
+        return at::kBool;
     }
 };
 

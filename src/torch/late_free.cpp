@@ -49,6 +49,7 @@ struct Memory {
     std::atomic<size_t> count{0};             // Of the latter.
     std::atomic<size_t> waits{0};             // Bytes of the latter.
     std::atomic<size_t> in_use{0};            // Bytes that the caller has.
+    std::atomic<uint64_t> first{0};           // The tasks of the first that was freed.
 
     // How much may wait when `wanted` bytes are taken. Without the lock an estimate.
     size_t most(size_t wanted) const {
@@ -59,6 +60,9 @@ struct Memory {
                count.load(std::memory_order_relaxed) <= kMostKept;
     }
     void was_freed(void *pointer, const Block &block, uint64_t tasks) {
+        if (freed.empty()) {
+            first.store(tasks, std::memory_order_relaxed);
+        }
         freed.push_back({pointer, block, tasks});
         waits.fetch_add(block.bytes, std::memory_order_relaxed);
         count.store(freed.size(), std::memory_order_relaxed);
@@ -300,6 +304,7 @@ void collect_ready(Memory &own, c10::DeviceIndex device, bool all, Pointers &rea
         }
     }
     own.count.store(own.freed.size(), std::memory_order_relaxed);
+    own.first.store(own.freed.empty() ? 0 : own.freed.front().tasks, std::memory_order_relaxed);
 }
 
 void give_back(bool all) noexcept {
@@ -307,7 +312,9 @@ void give_back(bool all) noexcept {
     for (fl_device i = 0; i < devices; i++) {
         const auto device = static_cast<c10::DeviceIndex>(i);
         Memory &own = memory_of(device);
-        if (C10_LIKELY(!all && own.keeps_enough())) {
+        if (C10_LIKELY(!all &&
+                       (own.keeps_enough() ||
+                        fl_queue_count_run(device) < own.first.load(std::memory_order_relaxed)))) {
             continue;
         }
         Pointers ready;
