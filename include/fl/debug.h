@@ -38,6 +38,8 @@ typedef enum fl_option_type {
       "how long the launch queue's threads look for work, or for its end, before they sleep")     \
     X(QUEUE_BYTES, "TORCH_FL_QUEUE_BYTES", BYTES, "64M", 0, INT64_C(1) << 46, "bytes",            \
       "new memory that operators in the launch queue may hold before the caller waits")           \
+    X(QUEUE_LINES, "TORCH_FL_QUEUE_LINES", BOOL, "0", 0, 1, "",                                   \
+      "let a failure in the launch queue name the Python line that queued it; costs time")        \
     X(QUEUE_DELAY_US, "TORCH_FL_QUEUE_DELAY_US", INT, "0", 0, 1000000, "microseconds",            \
       "for tests: upper bound of the random delay before each task of the launch queue")          \
     X(TRACE, "TORCH_FL_TRACE", STRING, NULL, 0, 0, "categories",                                  \

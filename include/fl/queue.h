@@ -35,6 +35,14 @@ enum {
     FL_TASK_PAYLOAD_BYTES = 896, /* Zeroed once; a slot's payload outlives its tasks. */
 };
 
+/* Who queues: writes a text that says where the calling thread is, or leaves `out` empty. Called at
+ * each fl_queue_open with nothing locked and no slot taken. */
+enum { FL_QUEUE_WHERE_BYTES = 192 };
+typedef void (*fl_queue_where)(char *out, size_t size);
+
+/* Asked from now on, if TORCH_FL_QUEUE_LINES is on; else nothing is. */
+FL_API void fl_queue_set_where(fl_queue_where function);
+
 /* A slot that was opened and not yet submitted belongs to the thread that opened it. */
 typedef struct fl_task fl_task;
 
@@ -61,6 +69,11 @@ FL_API bool fl_queue_has_work(fl_device device);
 FL_API uint64_t fl_queue_count_queued(fl_device device);
 FL_API uint64_t fl_queue_count_run(fl_device device);
 
+/* Wait until the second of them has reached `count`, or the queue has nothing to run. Returns at
+ * once in a worker. For a caller that wants memory back: counts among those that waited for room.
+ */
+FL_API void fl_queue_wait_run(fl_device device, uint64_t count);
+
 /* Devices from this index on have no queue. */
 FL_API fl_device fl_queue_devices(void);
 
@@ -80,8 +93,9 @@ typedef struct fl_queue_failure {
     uint64_t number;  /* The task's, as in the flight record. */
     fl_device device;
     fl_status status;
-    uint64_t count;    /* Failures since then, this one included. */
-    char message[512]; /* The sentence of the failure. */
+    uint64_t count;                   /* Failures since then, this one included. */
+    char message[512];                /* The sentence of the failure. */
+    char where[FL_QUEUE_WHERE_BYTES]; /* What fl_queue_set_where's function said; may be empty. */
 } fl_queue_failure;
 
 FL_API bool fl_queue_has_failed(void); /* One load. */
@@ -125,7 +139,7 @@ typedef struct fl_queue_stats {
     uint64_t queued;     /* Tasks that were opened. */
     uint64_t run;        /* Of those, that have run. */
     uint64_t drains;     /* Calls that had something to wait for. */
-    uint64_t full;       /* Calls of fl_queue_open that waited for a slot or for bytes. */
+    uint64_t full;       /* Calls that waited for a slot, for bytes, or in fl_queue_wait_run. */
     uint64_t sleeps;     /* Times that the worker went to sleep. */
     uint64_t held_bytes; /* Of tasks that have not run. */
 } fl_queue_stats;

@@ -361,6 +361,7 @@ static int module_exec(PyObject *module) {
                         "torch_fl works in the main Python interpreter of a process only");
         return -1;
     }
+    queue_tell_lines();
     return PyModule_AddStringConstant(module, "version", TORCH_FL_VERSION);
 }
 

@@ -39,6 +39,8 @@ PyObject *pinned_reset_accumulated(PyObject *self, PyObject *unused);
 PyObject *queue_record(PyObject *self, PyObject *args);
 PyObject *queue_stats(PyObject *self, PyObject *args);
 PyObject *queue_fail_nth(PyObject *self, PyObject *args);
+/* From now on tasks know the Python line that queued them, if that was asked for. */
+void queue_tell_lines(void);
 
 /* Methods of streams.c. */
 PyObject *stream_priority_range(PyObject *self, PyObject *args);

@@ -9,6 +9,9 @@
 #include <stdlib.h>
 
 #include "fl/queue.h"
+
+#include <stdio.h>
+#include <string.h>
 #include "module.h"
 
 PyObject *queue_record(PyObject *self, PyObject *args) {
@@ -60,4 +63,43 @@ PyObject *queue_fail_nth(PyObject *self, PyObject *args) {
     }
     fl_queue_fail_nth(n);
     Py_RETURN_NONE;
+}
+
+/* --- where a call comes from ------------------------------------------------------------------ */
+
+/* "file:line" of a frame into `out`; false for one of torch itself, or where it cannot be told. */
+static bool write_line(PyObject *frame, char *out, size_t size) {
+    PyObject *code = PyObject_GetAttrString(frame, "f_code");
+    PyObject *file = code ? PyObject_GetAttrString(code, "co_filename") : NULL;
+    const char *name = file ? PyUnicode_AsUTF8AndSize(file, NULL) : NULL;
+    bool is_users = name && !strstr(name, "/torch/");
+    if (is_users) {
+        (void)snprintf(out, size, "%s:%d", name, PyFrame_GetLineNumber((PyFrameObject *)frame));
+    }
+    Py_XDECREF(file);
+    Py_XDECREF(code);
+    return is_users;
+}
+
+static void where_in_python(char *out, size_t size) {
+    if (!Py_IsInitialized()) {
+        return;
+    }
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *frame = (PyObject *)PyEval_GetFrame();
+    Py_XINCREF(frame);
+    while (frame && frame != Py_None && !write_line(frame, out, size)) {
+        PyObject *back = PyObject_GetAttrString(frame, "f_back");
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    PyErr_Restore(type, value, traceback);
+    PyGILState_Release(state);
+}
+
+void queue_tell_lines(void) {
+    fl_queue_set_where(&where_in_python);
 }

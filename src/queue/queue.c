@@ -20,6 +20,8 @@ static bool is_shut;                     /* Atomic: no task is taken any more. *
 static bool is_forked;                   /* In a child: the workers are the parent's. */
 static fl__mutex making = FL__MUTEX_INIT;
 
+static fl_queue_where where_function; /* Atomic. */
+
 static FL_THREAD_LOCAL bool on_worker;
 
 bool fl_queue_on_worker(void) {
@@ -161,6 +163,12 @@ static void wait_for_slot(fl__queue *queue, const fl_task *task, uint64_t ticket
     }
 }
 
+void fl_queue_set_where(fl_queue_where function) {
+    if (fl_option_bool(FL_OPT_QUEUE_LINES)) {
+        __atomic_store_n(&where_function, function, __ATOMIC_RELEASE);
+    }
+}
+
 fl_task *fl_queue_open(fl_device device, fl_stream stream, const fl_task_kind *kind,
                        uint64_t bytes) {
     if (__atomic_load_n(&is_shut, __ATOMIC_RELAXED) || on_worker) {
@@ -169,6 +177,12 @@ fl_task *fl_queue_open(fl_device device, fl_stream stream, const fl_task_kind *k
     fl__queue *queue = find_or_make(device);
     if (!queue) {
         return NULL;
+    }
+    char where[FL_QUEUE_WHERE_BYTES];
+    fl_queue_where ask_where = __atomic_load_n(&where_function, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(ask_where != NULL, 0)) {
+        where[0] = 0;
+        ask_where(where, sizeof(where));
     }
     retire(queue);
     if (bytes && __builtin_expect(fl__queue_held_bytes(queue) + bytes > queue->bytes_max, 0)) {
@@ -185,6 +199,9 @@ fl_task *fl_queue_open(fl_device device, fl_stream stream, const fl_task_kind *k
     __atomic_store_n(&task->stream, stream, __ATOMIC_RELAXED);
     __atomic_store_n(&task->ticket, ticket, __ATOMIC_RELEASE);
     task->bytes = bytes;
+    if (__builtin_expect(ask_where != NULL, 0)) {
+        memcpy(task->where, where, sizeof(where));
+    }
     return task;
 }
 
@@ -250,6 +267,16 @@ uint64_t fl_queue_count_queued(fl_device device) {
 uint64_t fl_queue_count_run(fl_device device) {
     const fl__queue *queue = fl__queue_find(device);
     return queue ? __atomic_load_n(&queue->done, __ATOMIC_ACQUIRE) : UINT64_MAX;
+}
+
+void fl_queue_wait_run(fl_device device, uint64_t count) {
+    fl__queue *queue = fl__queue_find(device);
+    if (queue == NULL || on_worker) {
+        return;
+    }
+    uint64_t tail = __atomic_load_n(&queue->tail, __ATOMIC_ACQUIRE);
+    __atomic_fetch_add(&queue->full, 1, __ATOMIC_RELAXED);
+    (void)fl__queue_wait(queue, count < tail ? count : tail, -1);
 }
 
 void fl_queue_shutdown(int32_t limit_ms) {

@@ -95,6 +95,7 @@ void fl__queue_park(const fl_task *task, fl_status status) {
         size_t length = strlen(message);
         length = length < sizeof(kept.message) ? length : sizeof(kept.message) - 1;
         memcpy(kept.message, message, length);
+        memcpy(kept.where, task->where, sizeof(kept.where));
         __atomic_store_n(&is_kept, true, __ATOMIC_RELEASE);
     }
     fl__unlock(&lock);

@@ -33,6 +33,7 @@ struct fl_task {
     uint64_t started_ns;
     int32_t state; /* An fl_task_state. */
     fl_device device;
+    char where[FL_QUEUE_WHERE_BYTES]; /* Plain: for the worker alone. */
     _Alignas(FL__LINE_BYTES) unsigned char payload[FL_TASK_PAYLOAD_BYTES];
 };
 

@@ -35,25 +35,15 @@ struct TwinMemory final : c10::DeviceAllocator {
     // Statistics: the host's allocator keeps none, and none are invented.
     static c10::DeviceAllocator &counted(const char *what) {
         drain_queue(); // Memory that queued operators hold is about to be free.
+        give_back_all();
         TORCH_CHECK_NOT_IMPLEMENTED(!twin.is_host, what,
                                     " is not served on platform 'cpu': the host's allocator keeps "
                                     "no statistics and no cache");
         return *c10::getDeviceAllocator(twin.type);
     }
-    // What queued operators hold may be what is missing.
     static c10::DataPtr allocate_inner(size_t bytes) {
-        if (C10_LIKELY(!queue_in_use())) {
-            return inner().allocate(bytes);
-        }
-        c10::DataPtr pointer;
-        try {
-            pointer = inner().allocate(bytes);
-        } catch (const c10::Error &) {
-            drain_quietly();
-            pointer = inner().allocate(bytes);
-        }
-        free_late(pointer, to_flagos(pointer.device()).index());
-        return pointer;
+        return C10_LIKELY(!queue_in_use()) ? inner().allocate(bytes)
+                                           : take_memory(bytes, inner(), MemoryFor::kAnything);
     }
     c10::DataPtr allocate(size_t bytes) override {
         c10::DataPtr pointer = allocate_inner(bytes);
@@ -80,6 +70,7 @@ struct TwinMemory final : c10::DeviceAllocator {
     void recordStream(const c10::DataPtr &pointer, c10::Stream stream) override {
         if (!twin.is_host) {
             const AsTwinMade own(pointer, to_twin(stream.device()));
+            keep_from_results(pointer, to_flagos(stream.device()).index());
             counted("record_stream").recordStream(own.get(), to_twin(stream));
         } // The host's streams have finished whatever they were given.
     }
@@ -116,6 +107,19 @@ void to_c10(const fl_stat (&from)[FL_POOL_COUNT], c10::CachingAllocator::StatArr
         to[pool] = to_c10(from[pool]);
     }
 }
+
+// Makes the results of operators that are about to be queued, and nothing else.
+struct ResultMemory final : c10::Allocator {
+    c10::DataPtr allocate(size_t bytes) override {
+        return allocate_result(bytes);
+    }
+    c10::DeleterFnPtr raw_deleter() const override {
+        return TwinMemory::inner().raw_deleter();
+    }
+    void copy_data(void *destination, const void *source, size_t bytes) const override {
+        TwinMemory::inner().copy_data(destination, source, bytes);
+    }
+};
 
 struct CoreMemory final : c10::DeviceAllocator {
     static void free_block(void *pointer) {
@@ -187,6 +191,17 @@ c10::Allocator &flagos_allocator() {
     // Never destroyed: tensors may be freed after static destructors have run.
     static c10::Allocator *const allocator =
         twin.present ? static_cast<c10::Allocator *>(new TwinMemory) : new CoreMemory;
+    return *allocator;
+}
+
+c10::DataPtr allocate_result(size_t bytes) {
+    c10::DataPtr pointer = take_memory(bytes, TwinMemory::inner(), MemoryFor::kQueuedResult);
+    pointer.unsafe_set_device(to_flagos(pointer.device()));
+    return pointer;
+}
+
+c10::Allocator &result_allocator() {
+    static auto *const allocator = new ResultMemory; // Never destroyed either.
     return *allocator;
 }
 

@@ -187,24 +187,24 @@ fl_task *open_task(const DeferredKind &kind, Capture &&capture, void (*call)(Def
     return task;
 }
 
-bool queue_call(const char *name, c10::DeviceIndex device, std::function<void()> call) {
-    using Call = std::function<void()>;
-    // One kind a name, made at its first use and kept.
+const DeferredKind &kind_named(const char *name) {
+    // Made at its first use and kept.
     static auto *const lock = new std::mutex;
     static auto *const kinds = new std::unordered_map<const char *, const DeferredKind *>;
-    const DeferredKind *kind = nullptr;
-    {
-        const std::lock_guard<std::mutex> guard(*lock);
-        const DeferredKind *&known = (*kinds)[name];
-        if (known == nullptr) {
-            known = new DeferredKind(name);
-        }
-        kind = known;
+    const std::lock_guard<std::mutex> guard(*lock);
+    const DeferredKind *&known = (*kinds)[name];
+    if (known == nullptr) {
+        known = new DeferredKind(name);
     }
+    return *known;
+}
+
+bool queue_call(const char *name, c10::DeviceIndex device, std::function<void()> call) {
+    using Call = std::function<void()>;
     Capture nothing;
     nothing.set_device(device);
     return queue_task(
-        *kind, std::move(nothing), std::move(call),
+        kind_named(name), std::move(nothing), std::move(call),
         [](DeferredTask &task) {
             const TaskArguments<Call> kept(task);
             kept.value();

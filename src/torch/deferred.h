@@ -202,6 +202,9 @@ bool queue_task(const DeferredKind &kind, Capture &&capture, Arguments &&argumen
     return true;
 }
 
+// The kind of tasks of this name, a literal or another text that lives for ever.
+const DeferredKind &kind_named(const char *name);
+
 // Queue a call that is no operator and has no operands, in the order of a device's operators.
 // `name` is a literal. False where the caller has to make it.
 bool queue_call(const char *name, c10::DeviceIndex device, std::function<void()> call);
@@ -231,6 +234,12 @@ struct KeptWritten {
 };
 struct KeptOptional {
     OperandIndex index;
+};
+struct KeptIndices {
+    KeptList list;
+};
+struct KeptSymInts {
+    KeptInts ints;
 };
 
 inline KeptTensor keep(Capture &capture, const at::Tensor &tensor) {
@@ -262,6 +271,25 @@ inline int64_t keep(Capture &capture, const c10::SymInt &number) {
     }
     return known.value_or(0);
 }
+inline KeptSymInts keep(Capture &capture, c10::SymIntArrayRef ints) {
+    KeptSymInts kept;
+    for (const c10::SymInt &number : ints) {
+        kept.ints.push_back(keep(capture, number));
+    }
+    return kept;
+}
+inline std::optional<KeptSymInts> keep(Capture &capture, const at::OptionalSymIntArrayRef &ints) {
+    return ints.has_value() ? std::make_optional(keep(capture, *ints)) : std::nullopt;
+}
+inline KeptIndices keep(Capture &capture, const c10::List<std::optional<at::Tensor>> &tensors) {
+    KeptIndices kept;
+    // The elements belong to the caller's list, which outlives the capture.
+    for (const c10::IValue &element : c10::IValue(tensors).toListRef()) {
+        kept.list.push_back(element.isTensor() ? capture.add(element.toTensor(), false)
+                                               : OperandIndex());
+    }
+    return kept;
+}
 inline KeptInts keep(Capture &, at::IntArrayRef ints) {
     return KeptInts(ints.begin(), ints.end());
 }
@@ -273,10 +301,11 @@ inline std::string keep(Capture &, c10::string_view text) {
     return std::string(text);
 }
 template <class T>
-std::enable_if_t<std::is_trivially_copyable_v<T> && !std::is_same_v<T, c10::string_view> &&
-                     !std::is_same_v<T, at::IntArrayRef> &&
-                     !std::is_same_v<T, at::OptionalIntArrayRef>,
-                 T>
+std::enable_if_t<
+    std::is_trivially_copyable_v<T> && !std::is_same_v<T, c10::string_view> &&
+        !std::is_same_v<T, at::IntArrayRef> && !std::is_same_v<T, at::OptionalIntArrayRef> &&
+        !std::is_same_v<T, c10::SymIntArrayRef> && !std::is_same_v<T, at::OptionalSymIntArrayRef>,
+    T>
 keep(Capture &, const T &value) {
     return value;
 }
@@ -308,6 +337,21 @@ class GivenList {
 };
 inline GivenList give(TaskOperands &operands, const KeptList &kept) {
     return GivenList(operands, kept);
+}
+inline c10::List<std::optional<at::Tensor>> give(TaskOperands &operands, const KeptIndices &kept) {
+    c10::List<std::optional<at::Tensor>> list;
+    list.reserve(kept.list.size());
+    for (const OperandIndex index : kept.list) {
+        list.push_back(index.value == OperandIndex::kNone ? std::nullopt : operands.at(index));
+    }
+    return list;
+}
+inline c10::SymIntArrayRef give(TaskOperands &, const KeptSymInts &kept) {
+    return c10::fromIntArrayRefSlow(kept.ints);
+}
+inline at::OptionalSymIntArrayRef give(TaskOperands &, const std::optional<KeptSymInts> &kept) {
+    return kept.has_value() ? at::OptionalSymIntArrayRef(c10::fromIntArrayRefSlow(kept->ints))
+                            : std::nullopt;
 }
 inline at::IntArrayRef give(TaskOperands &, const KeptInts &kept) {
     return kept;

@@ -1,6 +1,7 @@
 // deferred_ops.cpp: expands deferred_ops.def over deferred_typed.h. Holds no logic of its own.
 #include "deferred_ops.h"
 
+#include "deferred_learned.h"
 #include "deferred_typed.h"
 #include "rules.h"
 #include "twin.h"
@@ -17,12 +18,20 @@ namespace {
 // An operator that is not typed on this platform has no plan and keeps no way into the queue.
 template <class Op, class Way>
 void connect() {
+    using Kernel = Typed<Op, typename Op::schema>;
     const OperatorPlan *const plan = TypedState<Op>::plan;
     if (plan != nullptr) {
         DeferredState<Op>::kind = new DeferredKind(plan->slot->name); // Kept for ever.
-        Typed<Op, typename Op::schema>::defer = &Way::defer;
-        Typed<Op, typename Op::schema>::remember = &remember_dtypes<Op>;
+        Kernel::defer = &Way::defer;
+        Kernel::remember = &remember_dtypes<Op, typename Kernel::Result>;
     }
+}
+
+template <class Op, class Allowed>
+void connect_learning() {
+    using Way = DeferLearned<Op, Allowed, typename Op::schema>;
+    connect<Op, Way>();
+    Typed<Op, typename Op::schema>::remember = &Way::remember;
 }
 
 } // namespace
@@ -39,7 +48,14 @@ void register_deferred() {
     connect<ops::op, DeferGiven<ops::op, rule, quick, ops::op::schema>>();
 #define FL_PARTS(op, function) \
     connect<ops::op, DeferParts<static_cast<ops::op::schema *>(&function), ops::op::schema>>();
+#define FL_LEARNED(op, allowed) connect_learning<ops::op, allowed>();
+#define FL_LEARNED_BLIND(op, allowed) \
+    if (!twin.is_host) {              \
+        FL_LEARNED(op, allowed)       \
+    }
 #include "deferred_ops.def"
+#undef FL_LEARNED
+#undef FL_LEARNED_BLIND
 #undef FL_MADE
 #undef FL_MADE_BLIND
 #undef FL_GIVEN

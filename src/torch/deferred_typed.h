@@ -15,14 +15,14 @@ struct DeferredState {
 };
 
 // The operator has run with these dtypes.
-template <class Op>
-void remember_dtypes(uint32_t dtypes) {
-    DeferredState<Op>::kind->proven.add(dtypes);
+template <class Op, class Result>
+void remember_dtypes(uint64_t dtypes, Result &) {
+    DeferredState<Op>::kind->proven.add(static_cast<uint32_t>(dtypes));
 }
 
 // Whether it has run with the operands' dtypes; `unproven` is set where it has not.
 template <class Op>
-bool is_proven(const Capture &capture, uint32_t &unproven) {
+bool is_proven(const Capture &capture, uint64_t &unproven) {
     const uint32_t dtypes = capture.dtypes();
     if (C10_LIKELY(DeferredState<Op>::kind->proven.contains(dtypes))) {
         return true;
@@ -80,7 +80,7 @@ struct DeferMade<Op, Out, Rule, Quick, R(A...)> {
         std::array<OperandIndex, kResults> results;
     };
 
-    static bool defer(R &out, uint32_t &unproven, std::remove_reference_t<A> &...arguments) {
+    static bool defer(R &out, uint64_t &unproven, std::remove_reference_t<A> &...arguments) {
         Capture capture;
         Arguments kept{Kept{keep(capture, arguments)...}, {}};
         Row row;
@@ -108,7 +108,7 @@ struct DeferMade<Op, Out, Rule, Quick, R(A...)> {
     static bool make(Row &row, std::remove_reference_t<A> &...arguments) {
         if constexpr (Quick::kIsQuick) {
             if (const at::Tensor *const like = same_shape(arguments...)) {
-                row[0] = new_result(like->sizes(), {}, Quick::options(*like));
+                row[0] = new_result_like(*like, Quick::dtype(*like));
                 return true;
             }
         }
@@ -153,7 +153,7 @@ struct DeferGiven<Op, Rule, Quick, R(A...)> {
     using Kept = decltype(std::make_tuple(
         keep(std::declval<Capture &>(), std::declval<std::remove_reference_t<A> &>())...));
 
-    static bool defer(NoResult &, uint32_t &unproven, std::remove_reference_t<A> &...arguments) {
+    static bool defer(NoResult &, uint64_t &unproven, std::remove_reference_t<A> &...arguments) {
         Capture capture;
         Kept kept{keep(capture, arguments)...};
         if (!capture.is_good() || capture.device() < 0 || !fits(capture, arguments...)) {
@@ -231,7 +231,7 @@ template <auto function, class R, class... A>
 struct DeferParts<function, R(A...)> {
     using Result = typename Typed<void, R(A...)>::Result;
 
-    static bool defer(Result &out, uint32_t &, std::remove_reference_t<A> &...arguments) {
+    static bool defer(Result &out, uint64_t &, std::remove_reference_t<A> &...arguments) {
         if constexpr (std::is_same_v<Result, NoResult>) {
             function(arguments...);
         } else {

@@ -14,7 +14,9 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/TensorMeta.h>
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 namespace fl_torch {
 
@@ -25,10 +27,51 @@ inline at::Tensor new_result(at::IntArrayRef sizes, at::IntArrayRef strides,
                              const at::TensorOptions &options) {
     constexpr c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
     const auto dtype = c10::typeMetaToScalarType(options.dtype());
-    return strides.empty() ? at::detail::empty_generic(sizes, &flagos_allocator(), keys, dtype,
-                                                       options.memory_format_opt())
-                           : at::detail::empty_strided_generic(sizes, strides, &flagos_allocator(),
-                                                               keys, dtype);
+    c10::Allocator *const allocator = &result_allocator();
+    at::Tensor result =
+        strides.empty()
+            ? at::detail::empty_generic(sizes, allocator, keys, dtype, options.memory_format_opt())
+            : at::detail::empty_strided_generic(sizes, strides, allocator, keys, dtype);
+    // What the storage takes later, when it is resized, is not for a queued operator.
+    result.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->set_allocator(
+        &flagos_allocator());
+    return result;
+}
+
+// A contiguous result of the same sizes, without the checks that `like` has passed already.
+inline at::Tensor new_result_like(const at::Tensor &like, at::ScalarType dtype) {
+    const caffe2::TypeMeta meta = c10::scalarTypeToTypeMeta(dtype);
+    const size_t nbytes = static_cast<size_t>(like.numel()) * meta.itemsize();
+    auto storage = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), nbytes, allocate_result(nbytes), &flagos_allocator(),
+        /*resizable=*/true);
+    at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), meta);
+    result.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
+    return result;
+}
+
+// Whether no two elements of the tensor can lie at one place. Says no where it is not certain.
+inline bool cannot_overlap(const at::Tensor &tensor) {
+    const c10::TensorImpl &impl = *tensor.unsafeGetTensorImpl();
+    if (impl.is_non_overlapping_and_dense()) {
+        return true;
+    }
+    c10::SmallVector<std::pair<int64_t, int64_t>, 6> dims; // Stride and extent.
+    for (int64_t dim = 0; dim < tensor.dim(); dim++) {
+        if (tensor.size(dim) != 1) {
+            dims.emplace_back(tensor.stride(dim), tensor.size(dim));
+        }
+    }
+    std::sort(dims.begin(), dims.end());
+    int64_t end = 1; // Of what the inner dimensions cover.
+    for (const auto &[stride, extent] : dims) {
+        if (stride < end) {
+            return false;
+        }
+        end += (extent - 1) * stride;
+    }
+    return true;
 }
 
 // Asks a structured operator for its results, which are made.
@@ -90,6 +133,9 @@ const T &as_meta(const T &argument) {
 }
 inline int64_t as_meta(const c10::SymInt &argument) {
     return argument.expect_int();
+}
+inline at::IntArrayRef as_meta(c10::SymIntArrayRef argument) {
+    return C10_AS_INTARRAYREF_SLOW(argument);
 }
 inline at::OptionalScalarRef as_meta(const std::optional<at::Scalar> &argument) {
     return argument.has_value() ? at::OptionalScalarRef(*argument) : at::OptionalScalarRef();
@@ -169,15 +215,15 @@ struct NotQuick {
 // The result has the operands' dtype.
 struct Pointwise {
     static constexpr bool kIsQuick = true;
-    static at::TensorOptions options(const at::Tensor &like) {
-        return like.options();
+    static at::ScalarType dtype(const at::Tensor &like) {
+        return like.scalar_type();
     }
 };
 // The result is a mask.
 struct Comparison {
     static constexpr bool kIsQuick = true;
-    static at::TensorOptions options(const at::Tensor &like) {
-        return like.options().dtype(at::kBool);
+    static at::ScalarType dtype(const at::Tensor &) {
+        return at::kBool;
     }
 };
 

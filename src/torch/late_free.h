@@ -5,6 +5,11 @@
 // was queued earlier could get it as its workspace and overwrite what the later one is to read.
 // A reference to each storage in the slot would do, and would show: autograd adds up gradients in
 // place only where nobody else holds their storage. So the memory's deleter waits instead.
+//
+// What waits may be the memory of a result that is queued after it was freed, for the same stream:
+// in the worker as on the stream, the operator that writes it comes behind all that used it before.
+// So results are mostly made without the twin's allocator, and a caller that runs ahead takes no
+// more memory than one that does not.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -17,7 +22,7 @@ void watch_twin_memory();
 
 // From now on `pointer`, which the twin's allocator made for this device, is freed late. A pointer
 // with another deleter stays as it is.
-void free_late(c10::DataPtr &pointer, c10::DeviceIndex device);
+void free_late(c10::DataPtr &pointer, c10::DeviceIndex device, size_t bytes);
 
 // Whether it is: then an operator may be queued with its address alone.
 bool is_freed_late(const c10::DataPtr &pointer, c10::DeviceIndex device);
@@ -40,7 +45,27 @@ class AsTwinMade {
     c10::DataPtr pointer_;
 };
 
-// Free what no queued operator wants any more. Runs no Python.
+// Memory that is freed late. Only what is written by an operator that is about to be queued may be
+// what waits. `inner` is the twin's allocator.
+enum class MemoryFor { kAnything, kQueuedResult };
+c10::DataPtr take_memory(size_t bytes, c10::Allocator &inner, MemoryFor what);
+
+// From now on this memory is not for other results: other streams than its own may use it.
+void keep_from_results(const c10::DataPtr &pointer, c10::DeviceIndex device);
+
+// Free what no queued operator wants any more, but for a small share that results may have. Runs no
+// Python, as all of these.
 void free_what_is_late() noexcept;
+// Free all of it. After a drain nothing is left.
+void give_back_all() noexcept;
+
+// For the worker, of a result of the task that it runs: whether the caller freed it before it
+// queued anything else, so that nobody can read it.
+bool was_freed_at_once(const void *pointer, c10::DeviceIndex device);
+
+// Call before `wanted` bytes are taken, where the queue is in use. Lets the worker catch up while
+// what waits to be freed is more than a small share of what is in use, so that the peak of memory
+// stays within that share of the peak without the queue.
+void make_room(size_t wanted) noexcept;
 
 } // namespace fl_torch

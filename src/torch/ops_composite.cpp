@@ -7,6 +7,8 @@
 #include "check.h"
 #include "errors.h"
 #include "generator.h"
+#include "learned.h"
+#include "queue.h"
 #include "register.h"
 #include "shadow.h"
 
@@ -15,6 +17,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
+
+#include <algorithm>
+#include <array>
 
 namespace fl_torch::ops {
 
@@ -124,6 +129,59 @@ bool has_strides(const Tensor &tensor) {
     return tensor.layout() == at::kStrided && !tensor.is_nested();
 }
 
+int64_t twin_choice(const Tensor &query, const Tensor &key, const Tensor &value,
+                    const OptionalTensor &mask, double dropout, bool causal,
+                    std::optional<double> scale, bool grouped) {
+    ShadowFrame frame;
+    // The choice depends on who needs a gradient. A shadow has no standing in autograd, so that it
+    // cannot show that; these tensors on its memory can.
+    const auto stand_in = [&](const Tensor &tensor) {
+        const Tensor &shadow = shown(frame, tensor);
+        return tensor.requires_grad() && at::GradMode::is_enabled() ? wanting_gradient(shadow)
+                                                                    : shadow;
+    };
+    OptionalTensor shown_mask;
+    if (mask.has_value()) {
+        shown_mask = stand_in(*mask);
+    }
+    // Straight to the twin's kernel, so that modes that watch operators see none here, as natively.
+    return at::_ops::_fused_sdp_choice::redispatch(c10::DispatchKeySet(twin.key), stand_in(query),
+                                                   stand_in(key), stand_in(value), shown_mask,
+                                                   dropout, causal, scale, grouped);
+}
+
+// A choice looks at no memory, but to show a tensor waits for the launch queue: what was chosen for
+// operands like these is remembered while the queue is on.
+template <class Choose>
+int64_t known_choice(const std::array<const Tensor *, 4> &tensors, double dropout, bool causal,
+                     std::optional<double> scale, bool grouped, const Choose &choose) {
+    const auto is_plain = [](const Tensor *tensor) {
+        return tensor == nullptr ||
+               (tensor->unsafeGetTensorImpl()->key_set().raw_repr() & twin.special_keys) == 0;
+    };
+    if (C10_LIKELY(!queue_is_on()) || !std::all_of(tensors.begin(), tensors.end(), is_plain)) {
+        return choose();
+    }
+    static const char tag = 0;
+    Signature signature(&tag);
+    for (const Tensor *const tensor : tensors) {
+        signature.add(tensor == nullptr ? Tensor() : *tensor);
+        signature.add(tensor != nullptr && tensor->requires_grad() && at::GradMode::is_enabled());
+    }
+    signature.add(dropout);
+    signature.add(causal);
+    signature.add(scale);
+    signature.add(grouped);
+    if (const auto known = find_learned(signature.value())) {
+        return known->numbers[0];
+    }
+    Learned learned;
+    learned.numbers.push_back(choose());
+    const int64_t choice = learned.numbers[0];
+    learn(signature.value(), std::move(learned));
+    return choice;
+}
+
 } // namespace
 
 // The twin's choice. Called with the user's own tensors, above autograd, and with fake ones under
@@ -143,22 +201,10 @@ int64_t fused_sdp_choice(const Tensor &query, const Tensor &key, const Tensor &v
         return plain ? choice_of_host(query, key, value, mask, dropout, causal, scale, grouped)
                      : kMath;
     }
-    ShadowFrame frame;
-    // The choice depends on who needs a gradient. A shadow has no standing in autograd, so that it
-    // cannot show that; these tensors on its memory can.
-    const auto stand_in = [&](const Tensor &tensor) {
-        const Tensor &shadow = shown(frame, tensor);
-        return tensor.requires_grad() && at::GradMode::is_enabled() ? wanting_gradient(shadow)
-                                                                    : shadow;
-    };
-    OptionalTensor shown_mask;
-    if (mask.has_value()) {
-        shown_mask = stand_in(*mask);
-    }
-    // Straight to the twin's kernel, so that modes that watch operators see none here, as natively.
-    return at::_ops::_fused_sdp_choice::redispatch(c10::DispatchKeySet(twin.key), stand_in(query),
-                                                   stand_in(key), stand_in(value), shown_mask,
-                                                   dropout, causal, scale, grouped);
+    return known_choice(
+        {&query, &key, &value, mask.has_value() ? &*mask : nullptr}, dropout, causal, scale,
+        grouped,
+        [&] { return twin_choice(query, key, value, mask, dropout, causal, scale, grouped); });
 }
 
 } // namespace fl_torch::ops

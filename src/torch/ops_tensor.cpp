@@ -8,6 +8,7 @@
 #include "deferred.h"
 #include "errors.h"
 #include "infer.h"
+#include "late_free.h"
 #include "launch.h"
 #include "register.h"
 #include "shadow.h"
@@ -22,6 +23,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
+#include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
 
@@ -51,6 +53,9 @@ void refuse_pinned(const std::optional<bool> &pin_memory) {
 
 template <class Make>
 Tensor adopted(const Make &make) {
+    if (C10_UNLIKELY(queue_in_use())) {
+        make_room(0); // Whatever is wanted: what it adds to the share is little.
+    }
     ShadowFrame frame;
     try {
         Tensor result = make();
@@ -146,8 +151,8 @@ bool defer_copy(Tensor &self, const Tensor &source) {
     static auto *const kind = new DeferredKind("aten::copy_"); // Kept for ever.
     return ShadowFrame::needs_shadow(self) && ShadowFrame::needs_shadow(source) &&
            !self.is_same(source) && casts_silently(source.scalar_type(), self.scalar_type()) &&
-           self.is_non_overlapping_and_dense() &&
-           at::is_expandable_to(source.sizes(), self.sizes()) && queue_copy(*kind, self, source, 0);
+           cannot_overlap(self) && at::is_expandable_to(source.sizes(), self.sizes()) &&
+           queue_copy(*kind, self, source, 0);
 }
 
 // A copy on the same device in the source's own layout, or contiguous where that is asked for.
@@ -216,14 +221,14 @@ Tensor copy_from_and_resize(const Tensor &self, const Tensor &destination) {
 namespace {
 
 // Whether PyTorch's composite would make a result with the operand's own strides and copy into it.
-// That is done here without its ways through the dispatcher.
+// That is done here without its ways through the dispatcher, unless a profiler watches those.
 bool keeps_layout(const Tensor &self, std::optional<at::ScalarType> dtype,
                   const std::optional<at::Layout> &layout, const std::optional<bool> &pin_memory,
                   const std::optional<at::MemoryFormat> &format) {
     return format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve &&
            !layout.has_value() && !pin_memory.value_or(false) && !self.is_quantized() &&
            !c10::isQIntType(dtype.value_or(self.scalar_type())) && !self.has_names() &&
-           self.is_non_overlapping_and_dense();
+           self.is_non_overlapping_and_dense() && !at::hasCallbacks();
 }
 
 } // namespace

@@ -44,6 +44,7 @@ void queue_set(bool on) {
     } else {
         queue_state.is_on.store(false);
         drain_queue();
+        give_back_all();
     }
 }
 
@@ -72,6 +73,7 @@ std::exception_ptr kept; // Of the failure that the core keeps; under the lock.
     const std::string context =
         c10::str("in '", failure.name, "', task ", failure.number, " of flagos:", failure.device,
                  ", which the launch queue ran after the call had returned",
+                 failure.where[0] != 0 ? c10::str(" from ", failure.where) : "",
                  failure.count > 1 ? c10::str(" (", failure.count - 1, " more failed since)") : "",
                  "; TORCH_FL_LAUNCH_BLOCKING=1 raises it at the call");
     TORCH_CHECK(exception != nullptr, failure.message, "\n", context);

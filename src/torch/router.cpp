@@ -9,6 +9,7 @@
 #include "fallback.h"
 #include "generator.h"
 #include "launch.h"
+#include "on_worker.h"
 #include "packed.h"
 #include "queue.h"
 #include "schema.h"
@@ -234,6 +235,7 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
     }
     structural = is_structural(*this, op);
     custom = std::string_view(slot->name).rfind("aten::", 0) != 0;
+    calls_libraries = fl_torch::calls_libraries(slot->name);
     asks_gradient = std::string_view(slot->name) == "aten::_sparse_mm_reduce_impl";
 }
 
@@ -257,6 +259,13 @@ void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *
     }
     fl_tally_count(thread_state().tally, plan.slot, kind);
     if (C10_LIKELY(kind == FL_ROUTE_NATIVE)) {
+        if (C10_UNLIKELY(queue_is_on()) && plan.calls_libraries) {
+            const Held arguments_kept(arguments, arguments + plan.arguments);
+            if (call_on_worker(plan.slot->name, device_index_of(plan, arguments),
+                               [&] { call_native(plan, op, stack); })) {
+                return;
+            }
+        }
         call_native(plan, op, stack);
     } else if (twin.present && kind != FL_ROUTE_CPU) {
         call_native(plan, op, stack); // The slot's own way is that of plain tensors.

@@ -41,9 +41,10 @@ struct OperatorPlan {
     // The kernel does other work when an operand wants a gradient.
     bool asks_gradient = false;
     DeviceRule device_rule;
-    bool writes = false;       // Some argument is written to.
-    bool draws = false;        // Some argument is a generator.
-    bool returns_view = false; // Some result aliases an argument that is not written to.
+    bool writes = false;          // Some argument is written to.
+    bool draws = false;           // Some argument is a generator.
+    bool calls_libraries = false; // Those that keep something for each thread; on_worker.h.
+    bool returns_view = false;    // Some result aliases an argument that is not written to.
     uint16_t arguments = 0, returns = 0;
     uint32_t host_results = 0;         // Bit i: result i lies on the host by its meaning.
     std::vector<Argument> relevant;    // Those that may hold tensors, devices or generators.

@@ -5,6 +5,7 @@
 #include "infer.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/NativeFunctions.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/addmm_meta.h>
 #include <ATen/ops/baddbmm_meta.h>
@@ -38,7 +39,7 @@ struct Where {
 // masked_fill_ of a tensor without overlap, by a mask that is another tensor's.
 struct MaskedFill {
     static bool fits(const at::Tensor &self, const at::Tensor &mask, const at::Scalar &value) {
-        return self.is_non_overlapping_and_dense() && c10::isFloatingType(self.scalar_type()) &&
+        return cannot_overlap(self) && c10::isFloatingType(self.scalar_type()) &&
                !value.isComplex() && mask.scalar_type() == at::kBool && !mask.is_alias_of(self) &&
                at::is_expandable_to(mask.sizes(), self.sizes());
     }
@@ -46,10 +47,22 @@ struct MaskedFill {
 
 struct Fill {
     static bool fits(const at::Tensor &self) {
-        return self.is_non_overlapping_and_dense();
+        return cannot_overlap(self);
     }
     static bool fits(const at::Tensor &self, const at::Scalar &value) {
-        return fits(self) && c10::isFloatingType(self.scalar_type()) && !value.isComplex();
+        return fits(self) && !value.isSymbolic() && holds(self.scalar_type(), value);
+    }
+
+  private:
+    // Whether the conversion is certain to succeed.
+    static bool holds(at::ScalarType dtype, const at::Scalar &value) {
+        if (value.isComplex() || !value.isIntegral(/*includeBool=*/true)) {
+            return !value.isComplex() && c10::isFloatingType(dtype);
+        }
+        const int64_t number = value.toLong();
+        return c10::isFloatingType(dtype) || dtype == at::kLong ||
+               (c10::isIntegralType(dtype, /*includeBool=*/true) && number >= 0 &&
+                number <= (dtype == at::kBool ? 1 : 127));
     }
 };
 
@@ -81,6 +94,17 @@ struct WithWord : Structured {
 using Gelu = WithWord<at::meta::structured_gelu>;
 using GeluBackward = WithWord<at::meta::structured_gelu_backward>;
 
+// The largest or smallest of all elements.
+struct WholeExtreme {
+    static bool make(std::array<at::Tensor, 1> &row, const at::Tensor &self) {
+        if (self.numel() == 0) {
+            return false;
+        }
+        row[0] = new_result({}, {}, self.options());
+        return true;
+    }
+};
+
 struct IndexSelect {
     static bool make(std::array<at::Tensor, 1> &row, const at::Tensor &self, int64_t dim,
                      const at::Tensor &index) {
@@ -94,5 +118,14 @@ struct IndexSelect {
         return true;
     }
 };
+
+// PyTorch's functions with the arguments of the operators.
+inline at::Tensor repeat_in_parts(const at::Tensor &self, c10::SymIntArrayRef repeats) {
+    return at::native::repeat(self, C10_AS_INTARRAYREF_SLOW(repeats));
+}
+inline at::Tensor pad_in_parts(const at::Tensor &self, c10::SymIntArrayRef pad,
+                               const at::Scalar &value) {
+    return at::native::constant_pad_nd(self, C10_AS_INTARRAYREF_SLOW(pad), value);
+}
 
 } // namespace fl_torch

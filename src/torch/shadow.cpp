@@ -453,7 +453,7 @@ void relabel(c10::TensorImpl *impl) {
         // What PyTorch allocates for this storage later (a copy-on-write copy) is labelled so too.
         storage->set_allocator(c10::GetAllocator(kFlagos));
         if (C10_UNLIKELY(queue_in_use())) {
-            free_late(storage->_mutable_data_ptr_no_checks(), device.index());
+            free_late(storage->_mutable_data_ptr_no_checks(), device.index(), storage->nbytes());
         }
     }
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "errors.h"
+#include "on_worker.h"
 #include "queue.h"
 #include "router.h"
 #include "shadow.h"
@@ -130,6 +131,28 @@ bool is_plain(const T &) {
     return true;
 }
 
+// The device of the first operand on flagos; -1: none is.
+inline void find_device(c10::DeviceIndex &device, const at::Tensor &tensor) {
+    if (device < 0 && ShadowFrame::needs_shadow(tensor)) {
+        device = tensor.device().index();
+    }
+}
+inline void find_device(c10::DeviceIndex &device, const std::optional<at::Tensor> &tensor) {
+    if (tensor.has_value()) {
+        find_device(device, *tensor);
+    }
+}
+inline void find_device(c10::DeviceIndex &device, const at::ITensorListRef &tensors) {
+    for (const at::Tensor &tensor : tensors) {
+        find_device(device, tensor);
+    }
+}
+inline void find_device(c10::DeviceIndex &device, const at::TensorList &tensors) {
+    find_device(device, at::ITensorListRef(tensors));
+}
+template <class T>
+void find_device(c10::DeviceIndex &, const T &) {}
+
 template <class A>
 constexpr bool is_written = std::is_same_v<A, at::Tensor &>;
 
@@ -193,11 +216,11 @@ struct Typed<Op, R(A...)> {
         std::conditional_t<std::is_void_v<R> || std::is_lvalue_reference_v<R>, NoResult, R>;
 
     // Queues a call, where the operator has a way to (deferred_ops.def) and this call can be. Where
-    // all that is missing is that the operator has run with these dtypes, sets the number, with
-    // which to call `remember` once it has.
-    static inline bool (*defer)(Result &, uint32_t &unproven,
+    // all that is missing is that the operator has run with these dtypes, or operands like these,
+    // sets the number, with which to call `remember` once it has.
+    static inline bool (*defer)(Result &, uint64_t &unproven,
                                 std::remove_reference_t<A> &...) = nullptr;
-    static inline void (*remember)(uint32_t dtypes) = nullptr;
+    static inline void (*remember)(uint64_t unproven, Result &) = nullptr;
 
     static R call(A... arguments) {
         const OperatorPlan &plan = *TypedState<Op>::plan;
@@ -208,32 +231,46 @@ struct Typed<Op, R(A...)> {
         if (twin.is_host && C10_UNLIKELY(!(is_plain(arguments) && ...))) {
             return call_boxed(std::forward<A>(arguments)...); // Which knows the rules of devices.
         }
-        if (C10_UNLIKELY(queue_is_on()) && defer != nullptr) {
-            Result result;
-            uint32_t unproven = 0;
-            if (defer(result, unproven, arguments...)) {
-                fl_tally_count(thread_state().tally, plan.slot, FL_ROUTE_NATIVE);
-                return queued_result(result, arguments...);
-            }
-            if (unproven != 0) {
-                return call_proving(unproven, arguments...);
+        if (C10_UNLIKELY(queue_is_on())) {
+            std::optional<Result> result;
+            if (call_queueing(plan, result, arguments...)) {
+                return queued_result(*result, arguments...);
             }
         }
         return call_native(plan, arguments...);
     }
 
   private:
-    static R call_proving(uint32_t dtypes, std::remove_reference_t<A> &...arguments) {
-        struct Proof {
-            uint32_t dtypes;
-            int exceptions = std::uncaught_exceptions();
-            ~Proof() {
-                if (std::uncaught_exceptions() == exceptions) {
-                    remember(dtypes);
-                }
+    // False where the call has to be made here.
+    static bool call_queueing(const OperatorPlan &plan, std::optional<Result> &result,
+                              std::remove_reference_t<A> &...arguments) {
+        uint64_t unproven = 0;
+        if (defer != nullptr) {
+            result.emplace();
+            if (defer(*result, unproven, arguments...)) {
+                fl_tally_count(thread_state().tally, plan.slot, FL_ROUTE_NATIVE);
+                return true;
             }
-        } const proof{dtypes};
-        return call_native(*TypedState<Op>::plan, arguments...);
+        }
+        if (C10_LIKELY(unproven == 0 && !plan.calls_libraries)) {
+            return false;
+        }
+        c10::DeviceIndex device = -1;
+        (find_device(device, arguments), ...);
+        if (!call_on_worker(plan.slot->name, device, [&] {
+                if constexpr (std::is_same_v<Result, NoResult>) {
+                    call_native(plan, arguments...);
+                    result.emplace();
+                } else {
+                    result.emplace(call_native(plan, arguments...));
+                }
+            })) {
+            return false;
+        }
+        if (unproven != 0) {
+            remember(unproven, *result);
+        }
+        return true;
     }
 
     static R call_native(const OperatorPlan &plan, std::remove_reference_t<A> &...arguments) {

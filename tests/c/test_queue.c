@@ -170,6 +170,49 @@ TEST(queue, waits_while_it_holds_too_many_bytes) {
     CHECK_UINT(stats.held_bytes, 0);
 }
 
+static void *open_gate_soon(void *unused) {
+    (void)unused;
+    test_pause_ms(20);
+    open_gate();
+    return NULL;
+}
+
+TEST(queue, waits_until_so_many_tasks_have_run) {
+    fl_queue_wait_run(0, 5); /* There is no queue yet. */
+    queue_note(&noting, (note){0});
+    queue_note(&gating, (note){0});
+    queue_note(&noting, (note){0, 1, NULL});
+    fl_queue_wait_run(0, 1); /* Does not wait for the gate. */
+    CHECK(fl_queue_count_run(0) >= 1);
+    CHECK(fl_queue_has_work(0));
+    pthread_t other;
+    CHECK_INT(pthread_create(&other, NULL, open_gate_soon, NULL), 0);
+    fl_queue_wait_run(0, 99); /* As many as there are. */
+    CHECK_UINT(fl_queue_count_run(0), 3);
+    CHECK_INT(pthread_join(other, NULL), 0);
+    fl_queue_drain(0);
+}
+
+static void say_where(char *out, size_t size) {
+    CHECK(size > 8);
+    memcpy(out, "here:1", 7);
+}
+
+TEST(queue, a_failure_says_where_it_was_queued_if_asked_for) {
+    fl_queue_failure failure;
+    fl_queue_set_where(say_where); /* Not asked for. */
+    queue_note(&failing, (note){0});
+    fl_queue_drain(0);
+    CHECK(fl_queue_take_failure(&failure));
+    CHECK_STRING(failure.where, "");
+    CHECK_OK(fl_option_set(FL_OPT_QUEUE_LINES, "1"));
+    fl_queue_set_where(say_where);
+    queue_note(&failing, (note){0});
+    fl_queue_drain(0);
+    CHECK(fl_queue_take_failure(&failure));
+    CHECK_STRING(failure.where, "here:1");
+}
+
 TEST(queue, devices_do_not_wait_for_each_other) {
     queue_on(0, &gating, 0, (note){0});
     queue_on(1, &noting, 0, (note){0, 0, NULL});

@@ -74,6 +74,40 @@ print(queue.stats()["full"] > 0, y.sum().item())
     assert said == "True 2000000.0\n"
 
 
+PEAK = """
+import torch
+if {accelerator}:
+    peak = torch.cuda.max_memory_allocated
+else:
+    def peak():
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+x = torch.rand(1024, 4096, device="flagos")  # 16 MiB
+x + x; x.clone().mul_(0.5)
+torch.flagos.synchronize()
+before = peak()
+out = x
+for _ in range(40):
+    out = (out + x).mul_(0.5)
+out.sum().item()
+print(peak() - before)
+"""
+
+
+@with_twin
+def test_memory_that_waits_to_be_freed_hardly_raises_the_peak(python):
+    """Two operators are queued sooner than they run, so without a bound three results would be
+    there beside the two of native's."""
+    code = PEAK.format(accelerator=TWIN == "cuda")
+    environment = {
+        "TORCH_FL_PLATFORM": PLATFORM,
+        "TORCH_FL_QUEUE_DELAY_US": 2000,
+        "MALLOC_MMAP_THRESHOLD_": 1 << 20,  # So that the host gives back what is freed.
+    }
+    peaks = [int(python(code, TORCH_FL_QUEUE=on, **environment)) for on in (0, 1)]
+    assert peaks[1] <= peaks[0] + (4 << 20), peaks
+
+
 @with_twin
 def test_the_caller_waits_while_the_queue_is_full():
     x = torch.zeros(8, device=D)
@@ -202,6 +236,30 @@ def test_a_failure_is_raised_at_the_next_call_that_waits_and_names_the_operator(
     assert (x * 2).tolist() == [2.0] * 4
     states = {task.name: task.state for task in queue.record()[:-2]}
     assert "failed" in {task.state for task in queue.record()} and states
+
+
+LINES = """
+import torch
+from torch_fl import _C, queue
+x = torch.ones(4, device="flagos")
+m = torch.nn.ReLU()
+def program():
+    m(x)  # The line.
+program(); queue.drain()
+_C.queue_fail_nth(1)
+program()
+try:
+    queue.drain()
+except RuntimeError as error:
+    print(str(error).split("returned")[1].split(";")[0])
+"""
+
+
+@with_twin
+def test_a_failure_names_the_line_if_asked_for(python):
+    environment = {"TORCH_FL_PLATFORM": PLATFORM, "TORCH_FL_QUEUE": 1}
+    assert python(LINES, **environment) == "\n"
+    assert python(LINES, TORCH_FL_QUEUE_LINES=1, **environment) == " from <string>:7\n"
 
 
 @with_twin

@@ -160,6 +160,132 @@ def as_on_host(tensor):
     return flat.to(D).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
+# --- results that are learned --------------------------------------------------------------------
+
+F = torch.nn.functional
+LEARNED = {
+    "layer_norm": lambda x: torch.native_layer_norm(x, x.shape[-1:], x[0, 0, 0], None, 1e-5),
+    "group_norm": lambda x: torch.native_group_norm(x, None, None, *x.shape[:2], 48, 2, 1e-5),
+    "convolution": lambda x: F.conv2d(x, x[:2, :, :3, :3], x[0, 0, 0, :2], padding=1),
+    "transposed convolution": lambda x: F.conv_transpose2d(x, x[:1, :, :2, :2].transpose(0, 1)),
+    "convolution of no batch": lambda x: F.conv1d(x[0, 0], x[0, :2].unsqueeze(-1)[:, :6]),
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "attention of heads beside each other": lambda x: F.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for _ in range(3))
+    ),
+    "mv": lambda x: torch.mv(x[0, 0], x[0, 0, 0]),
+    "stack": lambda x: torch.stack([x, x + 1], 1),
+    "repeat": lambda x: x.repeat(2, 1, 1, 3),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 1), value=2.5),
+    "upsample": lambda x: F.interpolate(x, scale_factor=2, mode="nearest"),
+    "max": lambda x: x.max(),
+    "any": lambda x: (x > 1).any(),
+    "all": lambda x: (x > -9).all(),
+    "div by a number": lambda x: torch.ops.aten.div.Scalar(x, 3),
+    "into a slice": lambda x: torch.zeros_like(x)[:, 1:].copy_(x[:, 1:]),
+    "fill a slice": lambda x: (x + 0)[:, :, 1:].fill_(3),
+    "mask": lambda x: torch.ones(3, dtype=torch.bool, device=x.device).fill_(False),
+}
+LAID_OUT = {
+    "contiguous": lambda x: x,
+    "channels_last": lambda x: x.to(memory_format=torch.channels_last),
+    "half": lambda x: x.bfloat16(),
+}
+
+
+def as_list(outputs):
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+@with_twin
+@pytest.mark.parametrize("layout", LAID_OUT)
+@pytest.mark.parametrize("name", LEARNED)
+def test_results_that_are_learned_or_made_in_parts_look_as_they_do_at_once(name, layout):
+    torch.manual_seed(0)
+    x = LAID_OUT[layout](torch.randn(2, 4, 6, 8)).to(D)
+    with torch.no_grad():
+        try:
+            with queue.using(False):
+                wanted = as_list(LEARNED[name](x))
+        except RuntimeError:
+            pytest.skip("this platform has no such kernel")
+        for _ in range(3):
+            keep_busy(1)
+            got = as_list(LEARNED[name](x))
+            for ours, theirs in zip(got, wanted, strict=True):
+                assert (ours.dtype, ours.shape, ours.stride()) == (
+                    theirs.dtype, theirs.shape, theirs.stride()
+                )  # fmt: skip
+                assert torch.equal(ours.cpu(), theirs.cpu())
+        queue.drain()
+        drains = queue.stats()["drains"]
+        keep_busy(1)
+        LEARNED[name](x)
+        if not (name.startswith("attention") and layout == "channels_last"):  # Of many parts there.
+            assert queue.stats()["drains"] == drains
+
+
+@with_twin
+def test_results_of_another_shape_are_learned_anew():
+    weight = torch.randn(8, device=D)
+    for length in (3, 5, 3, 900, 5):
+        x = torch.randn(length, 8, device=D)
+        with queue.using(False):
+            wanted = F.layer_norm(x, (8,), weight)
+        for _ in range(2):
+            got = F.layer_norm(x, (8,), weight)
+            assert got.shape == wanted.shape and torch.equal(got, wanted)
+
+
+@with_twin
+def test_statistics_that_are_freed_are_still_there_for_whoever_reads_them_later():
+    x = torch.randn(16, 32, device=D)
+    with queue.using(False):
+        wanted = (torch.native_layer_norm(x, (32,), None, None, 1e-5)[1] * 2).cpu()
+    for _ in range(20):
+        keep_busy(1)
+        mean = torch.native_layer_norm(x, (32,), None, None, 1e-5)[1]
+        doubled = mean * 2
+        del mean
+        assert torch.equal(doubled.cpu(), wanted)
+
+
+class Convolutions(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(1, 8, 3, padding=1)
+        self.norm = torch.nn.GroupNorm(2, 8)
+        self.second = torch.nn.Conv2d(8, 4, (3, 5))
+        self.out = torch.nn.Linear(18, 5)
+
+    def forward(self, x):
+        y = F.silu(self.norm(self.first(x.view(8, 1, 4, 3).repeat(1, 1, 1, 2))))
+        return self.out(F.pad(self.second(y).flatten(1), (1, 1)))
+
+
+@with_twin
+def test_training_with_convolutions_is_the_same_with_and_without():
+    with queue.using(False):
+        wanted = train(Convolutions, "sgd", D)
+    for _ in range(2):
+        assert all(map(torch.equal, train(Convolutions, "sgd", D), wanted))
+
+
+@with_twin
+def test_dropout_within_attention_draws_at_the_call():
+    q = torch.randn(1, 2, 8, 8, device=D)
+
+    def draw():
+        torch.manual_seed(3)
+        keep_busy(1)
+        return [F.scaled_dot_product_attention(q, q, q, dropout_p=0.5).cpu() for _ in range(2)]
+
+    with queue.using(False):
+        wanted = draw()
+    for _ in range(2):
+        assert all(map(torch.equal, draw(), wanted))
+
+
 # --- order ---------------------------------------------------------------------------------------
 
 
