@@ -1,6 +1,6 @@
 """The core's allocator against c10's on a card: pairs of allocation and free, and recorded traces.
 
-    python bench/card/alloc.py [--rounds 15] [--pairs 100000] [--passes 16] [--log FILE]
+    python bench/card/alloc.py [--rounds 7] [--pairs 50000] [--passes 16] [--log FILE]
 
 Both run in one process, in turns, over the same CUDA runtime: the core on platform cuda-direct, out
 of the library that is installed, and c10's through c10_alloc.cpp, which is built here against
@@ -171,8 +171,8 @@ def show_traces(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--pairs", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--pairs", type=int, default=50_000)
     parser.add_argument("--passes", type=int, default=16, help="of each trace; the first fills")
     parser.add_argument("--log", type=pathlib.Path)
     parser.add_argument("--platform", default="cuda-direct")

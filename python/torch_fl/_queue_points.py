@@ -98,11 +98,11 @@ for _name in _SETTINGS:
             cuda="waits for what is queued",
         )
 
-# --- graphs --------------------------------------------------------------------------------------
+# --- CUDA's own names ----------------------------------------------------------------------------
 
 
-class GraphRow(QueueRow):
-    """A method of CUDA's graphs, which only CUDA as the twin can have captured flagos' work in."""
+class CudaRow(QueueRow):
+    """A name of torch.cuda, which is about flagos' work only where CUDA is the twin."""
 
     def install(self):
         if TWIN == "cuda":
@@ -129,12 +129,31 @@ def _queue_again(original):
     return _mark(capture_end, original)
 
 
+for _owner, _name in (
+    (torch.cuda, "synchronize"),
+    (torch.cuda.Stream, "synchronize"),
+    (torch.cuda.Stream, "query"),
+    (torch.cuda.Event, "record"),
+):
+    CudaRow(
+        _owner,
+        _name,
+        _drain_first,
+        why="programs that measure call it, and what is queued was called before. Wrapped when the "
+        "queue is first switched on",
+        cpu="not wrapped: it is about no work of flagos",
+        none="not wrapped: nothing is queued",
+        cuda="waits for what is queued",
+    )
+
+# --- graphs --------------------------------------------------------------------------------------
+
 for _name, _wrap, _what in (
     ("capture_begin", _capture_at_once, "the queue is off until `capture_end`"),
     ("capture_end", _queue_again, "the queue is as it was before"),
     ("replay", _drain_first, "waits for what is queued"),
 ):
-    GraphRow(
+    CudaRow(
         torch.cuda.CUDAGraph,
         _name,
         _wrap,

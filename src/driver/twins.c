@@ -1,16 +1,20 @@
 /*
  * twins.c: chips whose PyTorch build answers to the CUDA key. Each is a row: a name, the device
- * nodes that show a card without touching it, and the row of vendors.inc whose runtime lies below.
- * The driver itself comes from whoever knows PyTorch (fl_twin_register).
+ * nodes that show a card without touching it, the variable that hides cards, and the row of
+ * vendors.inc whose runtime lies below. The driver itself comes from whoever knows PyTorch
+ * (fl_twin_register).
  */
 #include "driver/twins.h"
 
 #include <glob.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "driver/vendors.h"
 
 typedef struct twin_row {
     const char *nodes;         /* Pattern of device files, one of which must be there. */
+    const char *hides;         /* The runtime's environment variable that hides devices. */
     const fl_platform *direct; /* The platform of the same runtime without a twin. */
 } twin_row;
 
@@ -35,6 +39,11 @@ static fl_status probe(const fl_platform *platform) {
     if (twin_open == NULL) {
         return fl_fail(FL_UNAVAILABLE, "this PyTorch was built without CUDA");
     }
+    const char *visible = getenv(row->hides);
+    if (visible && (visible[strspn(visible, " ")] == '\0' ||
+                    strncmp(visible + strspn(visible, " "), "-1", 2) == 0)) {
+        return fl_fail(FL_UNAVAILABLE, "%s hides every device", row->hides);
+    }
     glob_t found;
     int missing = glob(row->nodes, 0, NULL, &found);
     if (missing == 0) {
@@ -56,21 +65,22 @@ static fl_status open_twin(const fl_platform *platform, const fl_driver **out_dr
     return twin_open(platform, runtime, out_driver);
 }
 
-#define FL_TWIN_PLATFORM(id, order, node_pattern) \
-    static const twin_row row_##id = {            \
-        .nodes = node_pattern,                    \
-        .direct = &fl__platform_##id##_direct,    \
-    };                                            \
-    const fl_platform fl__platform_##id = {       \
-        .name = #id,                              \
-        .twin = FL_TWIN_CUDA,                     \
-        .probe_order = order,                     \
-        .probe = probe,                           \
-        .open = open_twin,                        \
-        .data = &row_##id,                        \
+#define FL_TWIN_PLATFORM(id, order, node_pattern, variable) \
+    static const twin_row row_##id = {                      \
+        .nodes = node_pattern,                              \
+        .hides = variable,                                  \
+        .direct = &fl__platform_##id##_direct,              \
+    };                                                      \
+    const fl_platform fl__platform_##id = {                 \
+        .name = #id,                                        \
+        .twin = FL_TWIN_CUDA,                               \
+        .probe_order = order,                               \
+        .probe = probe,                                     \
+        .open = open_twin,                                  \
+        .data = &row_##id,                                  \
     };
 
-FL_TWIN_PLATFORM(cuda, 10, "/dev/nvidia[0-9]*")
-FL_TWIN_PLATFORM(metax, 11, "/dev/mxcd")
-FL_TWIN_PLATFORM(ppu, 12, "/dev/alixpu[0-9]*")
-FL_TWIN_PLATFORM(dcu, 13, "/dev/kfd")
+FL_TWIN_PLATFORM(cuda, 10, "/dev/nvidia[0-9]*", "CUDA_VISIBLE_DEVICES")
+FL_TWIN_PLATFORM(metax, 11, "/dev/mxcd", "MACA_VISIBLE_DEVICES")
+FL_TWIN_PLATFORM(ppu, 12, "/dev/alixpu[0-9]*", "CUDA_VISIBLE_DEVICES")
+FL_TWIN_PLATFORM(dcu, 13, "/dev/kfd", "HIP_VISIBLE_DEVICES")

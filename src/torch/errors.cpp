@@ -11,6 +11,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <cctype>
 #include <cstdlib>
 #include <cstring>
 #include <iomanip>
@@ -89,11 +90,31 @@ bool name_operands(std::string &text, const char *op_name) {
     return false;
 }
 
+// "CUDAFloatType", which PyTorch's Python side would turn into "torch.cuda.FloatTensor".
+bool name_types(std::string &text) {
+    const std::string before = "CUDA", after = "Type";
+    bool changed = false;
+    for (size_t at = text.find(before); at != std::string::npos; at = text.find(before, at + 1)) {
+        size_t end = at + before.size();
+        while (end < text.size() && std::isalnum(static_cast<unsigned char>(text[end])) != 0 &&
+               text.compare(end, after.size(), after) != 0) {
+            end++;
+        }
+        if (end > at + before.size() && text.compare(end, after.size(), after) == 0) {
+            const std::string dtype = text.substr(at + before.size(), end - at - before.size());
+            text.replace(at, end + after.size() - at, "torch.flagos." + dtype + "Tensor");
+            changed = true;
+        }
+    }
+    return changed;
+}
+
 bool rename_device(std::string &text, const char *op_name) {
     if (twin.is_host) {
         return false; // "cpu" in a message may well mean the user's own CPU tensor.
     }
     bool changed = name_operands(text, op_name);
+    changed |= name_types(text);
     for (const auto &word : kWords) {
         changed |= replace_all(text, word.twins, word.users);
     }

@@ -130,6 +130,17 @@ TEST(platform_choice, a_twin_needs_a_card) {
     CHECK_STRING(reason_for("dcu"), has_card ? "it works" : "there is no device file /dev/kfd");
 }
 
+TEST(platform_choice, devices_that_are_hidden_are_no_card) {
+    CHECK_OK(fl_twin_register(FL_TWIN_CUDA, open_as_twin));
+    static const char *const hiding[] = {"", "  ", "-1", "-1,0"};
+    for (size_t i = 0; i < sizeof(hiding) / sizeof(hiding[0]); i++) {
+        CHECK(setenv("HIP_VISIBLE_DEVICES", hiding[i], 1) == 0);
+        CHECK_STRING(reason_for("dcu"), "HIP_VISIBLE_DEVICES hides every device");
+    }
+    CHECK(setenv("HIP_VISIBLE_DEVICES", "0", 1) == 0);
+    CHECK(strstr(reason_for("dcu"), "hides") == NULL);
+}
+
 TEST(platform_choice, a_twin_is_given_the_runtime_below_it) {
     use_fakes("");
     CHECK_OK(fl_twin_register(FL_TWIN_CUDA, open_as_twin));

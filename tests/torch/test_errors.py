@@ -69,6 +69,7 @@ WRONG = {
 # somebody waits next, and the process cannot use the device any more.
 SEEN_BY_KERNELS = {
     "index tensor", "index_select", "gather", "embedding", "nll_loss", "bernoulli", "scatter",
+    "multinomial",
 }  # fmt: skip
 AT_THE_CALL = [name for name in WRONG if PLATFORM != "cuda" or name not in SEEN_BY_KERNELS]
 

@@ -231,9 +231,11 @@ def test_a_platform_without_its_device_says_so_at_first_use(python):
         "except RuntimeError as error: print(error)"
     )
     said = python(code, TORCH_FL_PLATFORM="cuda", **NO_CUDA)
+    assert "platform cuda has no device: CUDA_VISIBLE_DEVICES hides every device" in said
+    assert "TORCH_FL_PLATFORM" in said
     if not glob.glob("/dev/nvidia[0-9]*"):
+        said = python(code, TORCH_FL_PLATFORM="cuda", CUDA_VISIBLE_DEVICES=None)
         assert "platform cuda has no device: there is no device file /dev/nvidia" in said
-        assert "TORCH_FL_PLATFORM" in said
 
 
 def test_another_device_owns_the_key():

@@ -76,6 +76,7 @@ print(queue.stats()["full"] > 0, y.sum().item())
 
 PEAK = """
 import torch
+import torch_fl
 if {accelerator}:
     peak = torch.cuda.max_memory_allocated
 else:
@@ -138,11 +139,16 @@ def read_through_the_storage(x):
     return ctypes.cast(x.untyped_storage().data_ptr(), ctypes.POINTER(ctypes.c_float))[0]
 
 
+def waited_for(host):
+    torch.flagos.synchronize()  # What does not block on a card is there after this.
+    return host
+
+
 READERS = {
     "item": lambda x: x[0].item(),
     "tolist": lambda x: x.tolist()[0],
     "cpu": lambda x: x.cpu()[0].item(),
-    "to the host, not blocking": lambda x: x.to("cpu", non_blocking=True)[0].item(),
+    "to the host, not blocking": lambda x: waited_for(x.to("cpu", non_blocking=True))[0].item(),
     "text": lambda x: float(str(x[0]).split("(")[1].split(",")[0]),
     "bool": lambda x: 8.0 if x[0] == 8 else 0.0,
     "equal": lambda x: 8.0 if torch.equal(x, torch.full((1000,), 8.0, device=D)) else 0.0,

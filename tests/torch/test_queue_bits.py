@@ -347,6 +347,8 @@ def run_program(seed, threads, streams):
             if last is not None and last is not stream:
                 stream.wait_stream(last)
             with torch.flagos.stream(stream):
+                for tensor in tensors:  # Another thread's operators run on the same streams.
+                    tensor.record_stream(stream)
                 step()
             last = stream
         if last is not None:
