@@ -142,6 +142,9 @@ test-python: build
 	$(SAY) "test: PyTorch on flagos, the launch queue on and late"
 	@TORCH_FL_QUEUE=1 TORCH_FL_QUEUE_DELAY_US=200 $(PYTEST) $(addprefix tests/torch/,$(QUEUE_TESTS))
 	@TORCH_FL_QUEUE=1 $(PYTEST) tests/torch/test_opinfo.py $(QUEUE_OPINFO)
+	$(SAY) "test: operators with each side in a process of its own, as on a card"
+	@TORCH_FL_TEST_PEERS=1 PYTHONHASHSEED=0 $(PYTEST) tests/torch/test_opinfo.py \
+		-k "test_errors or (test_operator and complex32 and add)"
 	$(SAY) "test: PyTorch on flagos, platform sim"
 	@TORCH_FL_PLATFORM=sim $(PYTEST) $(addprefix tests/torch/,$(SIM_TESTS))
 	$(SAY) "test: operators on the host route, platform sim"

@@ -362,3 +362,12 @@ void fl_options_each_with_prefix(const char *prefix,
         visit(user, rest, *entry + length + 1);
     }
 }
+
+bool fl__environment_hides_devices(const char *variable) {
+    const char *text = getenv(variable);
+    if (!text) {
+        return false;
+    }
+    text += strspn(text, " ");
+    return *text == '\0' || strncmp(text, "-1", 2) == 0;
+}

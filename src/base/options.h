@@ -1,5 +1,5 @@
 /*
- * options.h: what the other files of base need of the options; everybody else uses fl/debug.h.
+ * options.h: what other files of the core need of the environment; everybody else uses fl/debug.h.
  *
  * The table is FL_OPTION_LIST. options.c is the only file that reads the environment.
  */
@@ -10,5 +10,9 @@
 
 /* Read the environment once. Cheap afterwards. */
 void fl__options_load(void);
+
+/* Whether a vendor's variable for the devices that a process may see, such as CUDA_VISIBLE_DEVICES,
+ * is set and names none: it is empty, or begins with -1. */
+bool fl__environment_hides_devices(const char *variable);
 
 #endif

@@ -7,9 +7,8 @@
 #include "driver/twins.h"
 
 #include <glob.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "base/options.h"
 #include "driver/vendors.h"
 
 typedef struct twin_row {
@@ -39,9 +38,7 @@ static fl_status probe(const fl_platform *platform) {
     if (twin_open == NULL) {
         return fl_fail(FL_UNAVAILABLE, "this PyTorch was built without CUDA");
     }
-    const char *visible = getenv(row->hides);
-    if (visible && (visible[strspn(visible, " ")] == '\0' ||
-                    strncmp(visible + strspn(visible, " "), "-1", 2) == 0)) {
+    if (fl__environment_hides_devices(row->hides)) {
         return fl_fail(FL_UNAVAILABLE, "%s hides every device", row->hides);
     }
     glob_t found;

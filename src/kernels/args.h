@@ -21,10 +21,6 @@
  * as far as shared memory allows. */
 #define FL__TILE_OF(element_bytes) ((element_bytes) == 16 ? 32 : (element_bytes) > 2 ? 64 : 128)
 #define FL__TILE_ROWS 8 /* FL__BLOCK_THREADS / 32, which is a warp. */
-/* Squares side by side along the source's rows that blocks take one after another. */
-#ifndef FL__TILE_BAND
-#define FL__TILE_BAND 8
-#endif
 
 /* Division of a number below 2^31 by a constant: (n * multiplier >> 32) + n >> shift. */
 typedef struct fl__divider {

@@ -5,8 +5,8 @@
  * A block reads a square along the source's rows, turns it in shared memory and writes it along the
  * destination's. Where rows allow, threads move words of four bytes: neighbours of small elements
  * are turned in registers, so that a copy of bytes takes no more instructions a byte than one of
- * floats. Blocks that run at the same time lie near each other in both directions, since memory
- * serves long rows faster than short ones.
+ * floats. To walk squares in bands, so that blocks of one time lie near each other in both directions,
+ * was tried with bands of 8 and 32 squares on an H200: nothing gained, 5 % lost on channels.
  */
 #include "kernels/names.h"
 #include "kernels/vec.cuh"
@@ -24,17 +24,13 @@ struct tile_place {
 
 __device__ __forceinline__ tile_place place_of(const fl__tile_args &args, uint32_t edge) {
     const fl__copy_args &copy = args.copy;
-    uint32_t square = blockIdx.x % (args.tiles_0 * args.tiles_1);
-    uint32_t plane = blockIdx.x / (args.tiles_0 * args.tiles_1);
-    /* A band of squares, as wide along dimension 1 as FL__TILE_BAND, is walked along dimension 0. */
-    uint32_t band = square / (FL__TILE_BAND * args.tiles_0);
-    uint32_t rest = square - band * FL__TILE_BAND * args.tiles_0;
-    uint32_t left = args.tiles_1 - band * FL__TILE_BAND;
-    uint32_t width = left < FL__TILE_BAND ? left : FL__TILE_BAND;
-    uint32_t start_0 = rest / width * edge;
-    uint32_t start_1 = (band * FL__TILE_BAND + rest % width) * edge;
+    uint32_t number = blockIdx.x;
+    uint32_t start_0 = number % args.tiles_0 * edge;
+    number /= args.tiles_0;
+    uint32_t start_1 = number % args.tiles_1 * edge;
+    number /= args.tiles_1;
     tile_place place;
-    fl__offsets(plane, copy, 2, &place.to, &place.from);
+    fl__offsets(number, copy, 2, &place.to, &place.from);
     place.to += (int64_t)start_0 * copy.dst_stride[0] + (int64_t)start_1 * copy.dst_stride[1];
     place.from += (int64_t)start_0 * copy.src_stride[0] + (int64_t)start_1 * copy.src_stride[1];
     place.size_0 = copy.shape[0].divisor - start_0;

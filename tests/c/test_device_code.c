@@ -183,7 +183,7 @@ TEST_WITH_LIMIT(device_code, turned_matrices_agree_with_the_host, 240) {
     static const fl_dtype sizes[] = {FL_DTYPE_U8, FL_DTYPE_I16, FL_DTYPE_F32, FL_DTYPE_I64,
                                      FL_DTYPE_C128};
     static const int64_t edges[] = {15, 16, 31, 33, 63, 64, 65, 129};
-    /* Whole words of small elements, and more squares than a band is wide. */
+    /* Whole words of small elements, and many squares. */
     static const int64_t large[][2] = {{132, 260}, {260, 132}, {1200, 36}, {36, 1200}, {1198, 34}};
     static const int32_t straight[3] = {0, 1, 2}, turned[3] = {0, 2, 1};
     int squares = 0;

@@ -132,6 +132,8 @@ def observe(side, call, operands):
     raised, message, results = "", "", None
     try:
         results = call()
+    except torch.AcceleratorError as error:  # Nothing on the device can be read any more.
+        return failed(error)
     except Exception as error:  # Any class may be the right one: it is compared with the twin's.
         raised, message = type(error).__name__, str(error)[:600]
     observer = Observer(side)

@@ -3,6 +3,7 @@
 A source is named by the variant that wants it. Both sides of one process share what was made.
 """
 
+import contextlib
 import functools
 import itertools
 import random
@@ -96,6 +97,17 @@ def chosen(samples, limit):
     return [first[int(i * step)] for i in range(min(limit, len(first)))]
 
 
+@contextlib.contextmanager
+def empty_tensors_filled():
+    """What generators leave uninitialised is the same in each process."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
 class Samples:
     """Host samples of the case last asked for."""
 
@@ -108,5 +120,6 @@ class Samples:
         if (source, limit) not in self.made:
             torch.default_generator.manual_seed(SAMPLE_SEED)
             random.seed(SAMPLE_SEED)  # Some generators draw their numbers there.
-            self.made[source, limit] = chosen(source(op, dtype), limit)
+            with empty_tensors_filled():
+                self.made[source, limit] = chosen(source(op, dtype), limit)
         return self.made[source, limit]

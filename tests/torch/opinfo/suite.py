@@ -8,12 +8,13 @@ in a child process that does not load us (peer.py).
 import collections
 import importlib
 import itertools
+import os
 import warnings
 
 import torch
 
 from . import training, transforms  # noqa: F401 (transforms adds variants)
-from .outcome import close, differences, same_bits
+from .outcome import close, differences, failed, same_bits
 from .peer import Peer
 from .reasons import Explained
 from .sides import FLAGOS, Side, twin_device_type, twin_name
@@ -119,22 +120,43 @@ def outcomes(side, identity, dtype_name, device_type, limits, layout):
                 if layout in SPARSE:
                     source = in_layout(source, layout)
                 samples = _samples.get(op, dtype, source, limit)
-                seen[name] = [variant.run(side, op, dtype, sample) for sample in samples]
+                seen[name] = [run_one(variant, side, op, dtype, sample) for sample in samples]
     return seen
+
+
+def run_one(variant, side, op, dtype, sample):
+    """An outcome; where a kernel's assertion ends the process's use of a card, that, and None for
+    whatever comes after it in this process."""
+    try:
+        return variant.run(side, op, dtype, sample)
+    except torch.AcceleratorError as error:
+        if str(error) in _lost:
+            return None
+        _lost.add(str(error))
+        return failed(error)
+
+
+_lost = set()
 
 
 _peers = {}
 
 
-def on_the_twin(module, function, *arguments):
-    """Call a function of opinfo's `module`, whose first argument is a side, for the twin's side."""
-    device_type = twin_device_type()
-    if device_type == "cpu":
-        called = getattr(importlib.import_module(f"opinfo.{module}"), function)
-        return called(Side("cpu"), *arguments)
-    if device_type not in _peers:
-        _peers[device_type] = Peer(device_type)
-    return _peers[device_type].call(module, function, *arguments)
+def on_side(side, module, function, *arguments):
+    """Call a function of opinfo's `module`, whose first argument is a side."""
+    if twin_device_type() == "cpu" and not os.environ.get("TORCH_FL_TEST_PEERS"):
+        return getattr(importlib.import_module(f"opinfo.{module}"), function)(side, *arguments)
+    if side.name not in _peers:
+        _peers[side.name] = Peer(side.name)
+    return _peers[side.name].call(module, function, *arguments)
+
+
+def on_both(module, function, *arguments):
+    """What flagos answers, and what its twin does."""
+    return (
+        on_side(FLAGOS, module, function, *arguments),
+        on_side(Side(twin_device_type()), module, function, *arguments),
+    )
 
 
 Found = collections.namedtuple("Found", "variant index kind sentence")
@@ -151,16 +173,13 @@ def judge(identity, dtype_name, limits, layout="strided"):
 def compare_case(identity, dtype_name, limits, layout="strided"):
     """How many samples were compared, and what was found to differ."""
     case = (identity, dtype_name, twin_device_type(), limits, layout)
-    return compare(outcomes(FLAGOS, *case), on_the_twin("suite", "outcomes", *case))
+    return compare(*on_both("suite", "outcomes", *case))
 
 
 def compare_calls(calls):
     """The same for calls of functions of training.py: {variant: (function, arguments...)}."""
-    ours = {
-        variant: getattr(training, function)(FLAGOS, *arguments)
-        for variant, (function, *arguments) in calls.items()
-    }
-    twins = {variant: on_the_twin("training", *call) for variant, call in calls.items()}
+    both = {variant: on_both("training", *call) for variant, call in calls.items()}
+    ours, twins = ({variant: pair[i] for variant, pair in both.items()} for i in range(2))
     return compare(ours, twins)
 
 
