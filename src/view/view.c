@@ -398,6 +398,13 @@ fl_status fl_view_as_strided(const fl_view *view, int32_t ndim, const int64_t *s
     return finish(&result, out);
 }
 
+/* The stride behind `count` elements, or the largest number, which no dimension of more than one
+ * element can have: a view of few elements may step through nearly all that an int64_t can tell. */
+static int64_t stride_behind(int64_t count, int64_t stride) {
+    int64_t behind;
+    return __builtin_mul_overflow(count, stride, &behind) ? INT64_MAX : behind;
+}
+
 fl_status fl_view_reshape(const fl_view *view, int32_t ndim, const int64_t *shape, fl_view *out) {
     FL_TRY(check_dims(ndim));
     int64_t numel = 0;
@@ -430,15 +437,15 @@ fl_status fl_view_reshape(const fl_view *view, int32_t ndim, const int64_t *shap
     int64_t run_numel = 1;
     for (int32_t i = view->ndim - 1; i >= 0; i--) {
         run_numel *= view->shape[i];
-        bool ends =
-            i == 0 || (view->shape[i - 1] != 1 && view->stride[i - 1] != run_numel * run_stride);
+        bool ends = i == 0 || (view->shape[i - 1] != 1 &&
+                               view->stride[i - 1] != stride_behind(run_numel, run_stride));
         if (!ends) {
             continue;
         }
         int64_t placed = 1;
         while (next >= 0 && (placed < run_numel || shape[next] == 1)) {
             result.shape[next] = shape[next];
-            result.stride[next] = placed * run_stride;
+            result.stride[next] = stride_behind(placed, run_stride);
             placed *= shape[next];
             next--;
         }

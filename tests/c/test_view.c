@@ -172,6 +172,21 @@ TEST_WITH_LIMIT(view, reshape_of_all_small_views, 240) {
     each_small_view(check_reshape);
 }
 
+/* A view of few elements may step through nearly all that an int64_t can tell. */
+TEST(view, reshape_of_the_longest_strides) {
+    const int64_t stride = INT64_C(2843590465896740470); /* 3 of it fit, 4 do not. */
+    fl_view view = {
+        .dtype = FL_DTYPE_U8, .ndim = 3, .shape = {1, 4, 1}, .stride = {7, stride, stride}};
+    fl_view out;
+    CHECK_OK(fl_view_reshape(&view, 2, (const int64_t[]){2, 2}, &out));
+    CHECK_INT(out.stride[0], 2 * stride);
+    CHECK_INT(out.stride[1], stride);
+    CHECK_OK(fl_view_reshape(&view, 3, (const int64_t[]){1, 4, 1}, &out));
+    CHECK_INT(out.stride[1], stride);
+    CHECK_OK(fl_view_reshape(&view, 2, (const int64_t[]){4, 1}, &out));
+    CHECK_INT(out.stride[0], stride);
+}
+
 TEST(view, reshape_of_another_number_of_elements) {
     int64_t shape[] = {2, 3}, other[] = {7};
     fl_view view, out;
