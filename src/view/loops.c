@@ -5,15 +5,16 @@
  */
 #include "fl/view.h"
 
-static int64_t magnitude(int64_t stride) {
-    return stride < 0 ? -stride : stride;
+/* Unsigned, for the smallest int64_t has no positive counterpart. */
+static uint64_t magnitude(int64_t stride) {
+    return stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
 }
 
 /* Whether dimension `a` belongs outside of `b`. */
 static bool is_outer(const fl_view *views, int32_t count, int32_t a, int32_t b) {
     for (int32_t v = 0; v < count; v++) {
-        int64_t stride_a = magnitude(views[v].stride[a]);
-        int64_t stride_b = magnitude(views[v].stride[b]);
+        uint64_t stride_a = magnitude(views[v].stride[a]);
+        uint64_t stride_b = magnitude(views[v].stride[b]);
         if (stride_a != stride_b) {
             return stride_a > stride_b;
         }

@@ -128,7 +128,10 @@ fl_overlap fl_view_self_overlap(const fl_view *view) {
         if (view->shape[i] > 1 && view->stride[i] == 0) {
             return FL_OVERLAP_YES;
         }
-        add_term(&eq, view->stride[i] < 0 ? -view->stride[i] : view->stride[i], view->shape[i] - 1);
+        if (view->shape[i] > 1) { /* The stride of one element may be any number. */
+            add_term(&eq, view->stride[i] < 0 ? -view->stride[i] : view->stride[i],
+                     view->shape[i] - 1);
+        }
     }
     sort_terms(&eq);
     sum_up(&eq);

@@ -136,7 +136,8 @@ fl_status fl_view_fits(const fl_view *view, uint64_t storage_bytes) {
     fl_view_bounds(view, &low, &high);
     if (low < 0) {
         return fl_fail(FL_INVALID_ARGUMENT,
-                       "the view reaches %" PRId64 " bytes in front of its storage", -low);
+                       "the view reaches %" PRIu64 " bytes in front of its storage",
+                       0 - (uint64_t)low);
     }
     if ((uint64_t)high > storage_bytes) {
         return fl_fail(FL_INVALID_ARGUMENT,

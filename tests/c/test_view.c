@@ -187,6 +187,19 @@ TEST(view, reshape_of_the_longest_strides) {
     CHECK_INT(out.stride[0], stride);
 }
 
+TEST(view, the_smallest_offset_and_stride_are_numbers_like_others) {
+    fl_view view = {.dtype = FL_DTYPE_U8,
+                    .ndim = 2,
+                    .shape = {1, 2},
+                    .stride = {INT64_MIN, 1},
+                    .offset = INT64_MIN};
+    CHECK_STATUS(fl_view_fits(&view, 1), FL_INVALID_ARGUMENT);
+    CHECK_CONTAINS(fl_last_message(), "9223372036854775808 bytes in front of its storage");
+    CHECK_INT(fl_view_self_overlap(&view), FL_OVERLAP_NO);
+    fl_views_sort(&view, 1);
+    CHECK_INT(fl_view_numel(&view), 2);
+}
+
 TEST(view, reshape_of_another_number_of_elements) {
     int64_t shape[] = {2, 3}, other[] = {7};
     fl_view view, out;
