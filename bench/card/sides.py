@@ -64,6 +64,13 @@ def in_turn(sides, command, turn):
     return {side.name: side.ask(command) for side in sides[first:] + sides[:first]}
 
 
+def finish(torch, device):
+    """Wait for all that was called on this side, the launch queue included."""
+    if device == "flagos":
+        torch.flagos.synchronize()
+    torch.cuda.synchronize()
+
+
 def serve(name, make):
     """The worker's loop. `make(torch, device)` gives a function from a line to an answer."""
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"

@@ -61,9 +61,7 @@ def worker(torch, device):
     tables = {}
 
     def finish():
-        if device == "flagos":
-            torch.flagos.synchronize()
-        torch.cuda.synchronize()
+        processes.finish(torch, device)
 
     def burst(call, calls):
         best = float("inf")

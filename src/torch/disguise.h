@@ -41,6 +41,14 @@ class WithinDisguise {
 // Whether a tensor, of any device, may take part in a disguised call.
 bool can_be_disguised(const at::Tensor &tensor);
 
+// The keys that reach PyTorch's own recording for autograd from a kernel of ours that is in its
+// place, for a file that changes the node it made. The recording is the kernel of every backend
+// without one of its own; it is reached through the key of a backend that no tensor has.
+inline c10::DispatchKeySet recording(c10::DispatchKeySet keys) {
+    return (keys & c10::after_autograd_keyset) |
+           c10::DispatchKeySet(c10::DispatchKey::AutogradOther);
+}
+
 // Register the composites of disguised_ops.def. Call before the router is registered. Returns how
 // many were.
 size_t register_disguised();

@@ -167,13 +167,6 @@ void record_in_disguise(at::TensorList results) {
     }
 }
 
-// PyTorch's recording is the kernel of every backend without one of its own; it is reached through
-// the key of a backend that no tensor has.
-c10::DispatchKeySet recording(c10::DispatchKeySet keys) {
-    return (keys & c10::after_autograd_keyset) |
-           c10::DispatchKeySet(c10::DispatchKey::AutogradOther);
-}
-
 template <class Operator, class Recorded>
 Tensor reduced(c10::DispatchKeySet keys, const Tensor &self) {
     Tensor result = Operator::redispatch(recording(keys), self);

@@ -46,12 +46,9 @@ Results group_norm_recorded(c10::DispatchKeySet keys, const Tensor &input,
                             const OptionalTensor &weight, const OptionalTensor &bias,
                             c10::SymInt batch, c10::SymInt channels, c10::SymInt positions,
                             int64_t groups, double epsilon) {
-    // PyTorch's recording is the kernel of every backend without one of its own; it is reached
-    // through the key of a backend that no tensor has.
     Results results = at::_ops::native_group_norm::redispatch(
-        (keys & c10::after_autograd_keyset) | c10::DispatchKeySet(c10::DispatchKey::AutogradOther),
-        input, weight, bias, std::move(batch), std::move(channels), std::move(positions), groups,
-        epsilon);
+        recording(keys), input, weight, bias, std::move(batch), std::move(channels),
+        std::move(positions), groups, epsilon);
     const Tensor &output = std::get<0>(results);
     if (can_be_disguised(input) && input.suggest_memory_format() != at::MemoryFormat::Contiguous &&
         output.grad_fn()) {
