@@ -188,15 +188,19 @@ def main():
         folder = pathlib.Path(name)
         build_programs(folder)
         library = build_source(folder, arguments.source.resolve())
-        logs = folder / "pairs.jsonl", folder / "traces.jsonl"
-        both = ["-p", arguments.platform, "-s", library, "-l"]
-        call([folder / "alloc", *both, logs[0], "-n", arguments.pairs, "-r", arguments.rounds])
         traces = sorted((ROOT / "bench/c/traces").glob("*.trace"))
-        call([folder / "replay", *both, logs[1], "-n", arguments.passes, *traces])
-        if arguments.log:
-            with open(arguments.log, "a") as log:
-                log.writelines(path.read_text().replace(f"{ROOT}/", "") for path in logs)
-        missed = show_pairs(rows_of(logs[0])) + show_traces(rows_of(logs[1]))
+        missed = []
+        for program, show, *words in (
+            ("alloc", show_pairs, "-n", arguments.pairs, "-r", arguments.rounds),
+            ("replay", show_traces, "-n", arguments.passes, *traces),
+        ):
+            rows = folder / f"{program}.jsonl"
+            call([folder / program, "-p", arguments.platform, "-s", library, "-l", rows, *words])
+            if arguments.log:
+                with open(arguments.log, "a") as log:
+                    log.write(rows.read_text().replace(f"{ROOT}/", ""))
+            missed += show(rows_of(rows))
+            sys.stdout.flush()  # What is measured is seen, should the rest be cut off.
     print("missed: " + ", ".join(missed) if missed else "no bar is missed")
     return int(bool(missed))
 

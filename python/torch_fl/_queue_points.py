@@ -163,3 +163,48 @@ for _name, _wrap, _what in (
         none="not wrapped: nothing is queued",
         cuda=_what,
     )
+
+# --- pools ---------------------------------------------------------------------------------------
+
+_before_pools = []  # Whether the queue was on, of each pool that is in use.
+
+
+def _pool_at_once(original):
+    def begin(*args):
+        before = torch.ops.flagos.queue_is_on()
+        torch.ops.flagos.queue_set(False)
+        try:
+            original(*args)
+        except BaseException:
+            torch.ops.flagos.queue_set(before)
+            raise
+        _before_pools.append(before)
+
+    return _mark(begin, original)
+
+
+def _queue_after_pool(original):
+    def end(*args):
+        try:
+            original(*args)
+        finally:
+            if _before_pools and _before_pools.pop():
+                torch.ops.flagos.queue_set(True)
+
+    return _mark(end, original)
+
+
+for _name, _wrap, _what in (
+    ("_cuda_beginAllocateCurrentThreadToPool", _pool_at_once, "the queue is off until the end"),
+    ("_cuda_endAllocateToPool", _queue_after_pool, "the queue is as it was before"),
+):
+    CudaRow(
+        torch.cuda.memory,
+        _name,
+        _wrap,
+        why="memory comes from a pool while the calling thread says so, for results and for what "
+        "kernels use meanwhile. Wrapped when the queue is first switched on",
+        cpu="not wrapped: there are no pools",
+        none="not wrapped: nothing is queued",
+        cuda=_what,
+    )

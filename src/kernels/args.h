@@ -17,9 +17,10 @@
 #define FL__THREAD_ITEMS 4
 /* The same for a cast: at least 8 bytes on the side with the smaller elements. */
 #define FL__CAST_ITEMS(one_bytes, other_bytes) ((one_bytes) == 1 || (other_bytes) == 1 ? 8 : 4)
-/* Edge of the square that a block of the tiled copy turns, in elements: rows of 256 bytes or more,
- * as far as shared memory allows. */
-#define FL__TILE_OF(element_bytes) ((element_bytes) == 16 ? 32 : (element_bytes) > 2 ? 64 : 128)
+/* What a block of the tiled copy turns, in elements along the destination's rows and along the
+ * source's: 256 bytes or more of each, as far as shared memory allows. */
+#define FL__TILE_FROM(element_bytes) ((element_bytes) == 16 ? 32 : (element_bytes) > 2 ? 64 : 128)
+#define FL__TILE_TO(element_bytes) ((element_bytes) == 4 ? 128 : FL__TILE_FROM(element_bytes))
 #define FL__TILE_ROWS 8 /* FL__BLOCK_THREADS / 32, which is a warp. */
 
 /* Division of a number below 2^31 by a constant: (n * multiplier >> 32) + n >> shift. */
@@ -42,7 +43,7 @@ typedef struct fl__copy_args {
 /* The tiled copy: dimension 0 is the destination's innermost, dimension 1 the source's. */
 typedef struct fl__tile_args {
     fl__copy_args copy;
-    uint32_t tiles_0, tiles_1; /* Squares along the first two dimensions. */
+    uint32_t tiles_0, tiles_1; /* Tiles along the first two dimensions. */
 } fl__tile_args;
 
 typedef struct fl__fill_args {

@@ -1,8 +1,9 @@
 /*
  * cast.cu: elements of one dtype into elements of another, layouts free.
  *
- * Bound by memory. Pairs that models use have a kernel each, which moves neighbours at once where both sides are contiguous and aligned; all other pairs share one kernel that looks at both
- * dtypes for each element. The arithmetic is that of the host, from the same header.
+ * Bound by memory. Pairs that models use have a kernel each, which moves neighbours at once where
+ * both sides are contiguous and aligned; all other pairs share one kernel that looks at both dtypes
+ * for each element. The arithmetic is that of the host, from the same header.
  */
 #include "fl/types.h"
 #include "kernels/cast.h"
@@ -104,6 +105,9 @@ struct any_value {
 __device__ __forceinline__ void keep(int64_t v, any_value *out) {
     out->kind = any_value::INTEGER;
     out->bits = (uint64_t)v;
+}
+__device__ __forceinline__ void keep(int32_t v, any_value *out) {
+    keep((int64_t)v, out);
 }
 __device__ __forceinline__ void keep(uint64_t v, any_value *out) {
     out->kind = any_value::UNSIGNED;

@@ -1,8 +1,9 @@
 /*
  * cast.h: what each dtype is read into and written from, for the host and for devices.
  *
- * Every dtype is read into the narrowest of six wide types that holds all its values, so that a
- * cast rounds exactly where PyTorch rounds. Knows dtypes and their storage, not loops.
+ * Every dtype is read into the narrowest of seven wide types that holds all its values, so that
+ * a cast rounds exactly where PyTorch rounds; a device turns 32 bits into a float four times as
+ * fast as 64. Knows dtypes and their storage, not loops.
  */
 #ifndef FL_KERNELS_CAST_H
 #define FL_KERNELS_CAST_H
@@ -23,6 +24,7 @@ typedef struct fl__half_pair {
 
 /* name, C type */
 #define FL__WIDE_LIST(X) \
+    X(S, int32_t)        \
     X(I, int64_t)        \
     X(U, uint64_t)       \
     X(F, float)          \
@@ -51,6 +53,9 @@ FL__BOTH fl__pair64 fl__pair64_of(double re, double im) {
 /* --- each wide type as integer bits, as truth, and as floats of both widths ---------------------
  */
 
+FL__BOTH uint64_t fl__bits_S(int32_t v) {
+    return (uint64_t)(int64_t)v;
+}
 FL__BOTH uint64_t fl__bits_I(int64_t v) {
     return (uint64_t)v;
 }
@@ -70,6 +75,9 @@ FL__BOTH uint64_t fl__bits_CD(fl__pair64 v) {
     return fl__to_integer(v.re);
 }
 
+FL__BOTH bool fl__true_S(int32_t v) {
+    return v != 0;
+}
 FL__BOTH bool fl__true_I(int64_t v) {
     return v != 0;
 }
@@ -89,6 +97,9 @@ FL__BOTH bool fl__true_CD(fl__pair64 v) {
     return v.re != 0.0 || v.im != 0.0;
 }
 
+FL__BOTH fl__pair32 fl__floats_S(int32_t v) {
+    return fl__pair32_of((float)v, 0.0f);
+}
 FL__BOTH fl__pair32 fl__floats_I(int64_t v) {
     return fl__pair32_of((float)v, 0.0f);
 }
@@ -108,6 +119,9 @@ FL__BOTH fl__pair32 fl__floats_CD(fl__pair64 v) {
     return fl__pair32_of((float)v.re, (float)v.im);
 }
 
+FL__BOTH fl__pair64 fl__doubles_S(int32_t v) {
+    return fl__pair64_of((double)v, 0.0);
+}
 FL__BOTH fl__pair64 fl__doubles_I(int64_t v) {
     return fl__pair64_of((double)v, 0.0);
 }
@@ -143,9 +157,9 @@ FL__BOTH fl__half_pair fl__to_halves(fl__pair32 pair) {
 
 /* dtype, storage type, wide type, wide value of the stored `s` */
 #define FL__READ_LIST(X)                              \
-    X(U8, uint8_t, U, s)                              \
-    X(I8, int8_t, I, s)                               \
-    X(I16, int16_t, I, s)                             \
+    X(U8, uint8_t, S, s)                              \
+    X(I8, int8_t, S, s)                               \
+    X(I16, int16_t, S, s)                             \
     X(I32, int32_t, I, s)                             \
     X(I64, int64_t, I, s)                             \
     X(F16, uint16_t, F, fl__from_f16(s))              \
@@ -154,9 +168,9 @@ FL__BOTH fl__half_pair fl__to_halves(fl__pair32 pair) {
     X(C32, fl__half_pair, CF, fl__from_halves(s))     \
     X(C64, fl__pair32, CF, s)                         \
     X(C128, fl__pair64, CD, s)                        \
-    X(BOOL, uint8_t, U, s != 0)                       \
+    X(BOOL, uint8_t, S, s != 0)                       \
     X(BF16, uint16_t, F, fl__from_bf16(s))            \
-    X(U16, uint16_t, U, s)                            \
+    X(U16, uint16_t, S, s)                            \
     X(U32, uint32_t, U, s)                            \
     X(U64, uint64_t, U, s)                            \
     X(F8E4M3FN, uint8_t, F, fl__from_f8e4m3fn(s))     \

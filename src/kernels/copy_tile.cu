@@ -5,30 +5,33 @@
  * A block reads a square along the source's rows, turns it in shared memory and writes it along the
  * destination's. Where rows allow, threads move words of four bytes: neighbours of small elements
  * are turned in registers, so that a copy of bytes takes no more instructions a byte than one of
- * floats. To walk squares in bands, so that blocks of one time lie near each other in both directions,
- * was tried with bands of 8 and 32 squares on an H200: nothing gained, 5 % lost on channels.
+ * floats. To walk squares in bands, so that blocks of one time lie near each other in both
+ * directions, was tried with bands of 8 and 32 squares on an H200: nothing gained, 5 % lost on
+ * channels.
  */
 #include "kernels/names.h"
 #include "kernels/vec.cuh"
 
 /* Words that a thread loads before it stores; to the compiler any store to shared memory may change
  * what a later load finds. Elements of four bytes and more are stored as they come: the registers
- * that it takes otherwise cost an H200 more (turned floats 0.79 of a plain copy's speed, not 0.75). */
+ * that it takes otherwise cost an H200 more (turned floats 0.79 of a plain copy's speed, not 0.75).
+ */
 enum { LOADS = 16 };
 
-/* Where a block's square lies: its first element's offset in bytes, and how much of the view begins
+/* Where a block's tile lies: its first element's offset in bytes, and how much of the view begins
  * there. Dimension 0 is the destination's innermost, dimension 1 the source's. */
 struct tile_place {
     int64_t to, from;
     uint32_t size_0, size_1;
 };
 
-__device__ __forceinline__ tile_place place_of(const fl__tile_args &args, uint32_t edge) {
+__device__ __forceinline__ tile_place place_of(const fl__tile_args &args, uint32_t edge_0,
+                                               uint32_t edge_1) {
     const fl__copy_args &copy = args.copy;
     uint32_t number = blockIdx.x;
-    uint32_t start_0 = number % args.tiles_0 * edge;
+    uint32_t start_0 = number % args.tiles_0 * edge_0;
     number /= args.tiles_0;
-    uint32_t start_1 = number % args.tiles_1 * edge;
+    uint32_t start_1 = number % args.tiles_1 * edge_1;
     number /= args.tiles_1;
     tile_place place;
     fl__offsets(number, copy, 2, &place.to, &place.from);
@@ -44,18 +47,18 @@ __device__ __forceinline__ tile_place place_of(const fl__tile_args &args, uint32
 
 template <typename T>
 struct elements {
-    static constexpr uint32_t edge = FL__TILE_OF(sizeof(T));
+    static constexpr uint32_t edge_0 = FL__TILE_TO(sizeof(T)), edge_1 = FL__TILE_FROM(sizeof(T));
     /* Rows are an odd number of words apart, so that columns meet no bank twice. */
     static constexpr uint32_t pad = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
-    static constexpr uint32_t row_elements = edge + pad;
+    static constexpr uint32_t row_elements = edge_1 + pad;
 
     static __device__ __forceinline__ void read(const fl__copy_args &copy, const tile_place &at,
                                                 T *square) {
         uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32;
 #pragma unroll
-        for (uint32_t i = 0; i < edge; i += FL__TILE_ROWS) {
+        for (uint32_t i = 0; i < edge_0; i += FL__TILE_ROWS) {
 #pragma unroll
-            for (uint32_t j = 0; j < edge; j += 32) {
+            for (uint32_t j = 0; j < edge_1; j += 32) {
                 if (row + i < at.size_0 && lane + j < at.size_1) {
                     square[(row + i) * row_elements + lane + j] =
                         *(const T *)(copy.src + at.from + (int64_t)(row + i) * copy.src_stride[0] +
@@ -69,9 +72,9 @@ struct elements {
                                                  const T *square) {
         uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32;
 #pragma unroll
-        for (uint32_t i = 0; i < edge; i += FL__TILE_ROWS) {
+        for (uint32_t i = 0; i < edge_1; i += FL__TILE_ROWS) {
 #pragma unroll
-            for (uint32_t j = 0; j < edge; j += 32) {
+            for (uint32_t j = 0; j < edge_0; j += 32) {
                 if (lane + j < at.size_0 && row + i < at.size_1) {
                     *(T *)(copy.dst + at.to + (int64_t)(lane + j) * copy.dst_stride[0] +
                            (int64_t)(row + i) * copy.dst_stride[1]) =
@@ -91,7 +94,8 @@ struct elements {
 template <typename T>
 struct words {
     static constexpr uint32_t pack = 4 / sizeof(T);
-    static constexpr uint32_t edge = FL__TILE_OF(sizeof(T));
+    static constexpr uint32_t edge = FL__TILE_FROM(sizeof(T));
+    static_assert(FL__TILE_TO(sizeof(T)) == edge, "words turn squares");
     static constexpr uint32_t row_words = edge / pack;
 
     static __device__ __forceinline__ uint32_t place(uint32_t column, uint32_t word) {
@@ -181,8 +185,8 @@ struct words {
 
 template <typename T>
 __device__ __forceinline__ void copy_tile(const fl__tile_args &args) {
-    __shared__ T square[elements<T>::edge * elements<T>::row_elements];
-    const tile_place at = place_of(args, elements<T>::edge);
+    __shared__ T square[elements<T>::edge_0 * elements<T>::row_elements];
+    const tile_place at = place_of(args, elements<T>::edge_0, elements<T>::edge_1);
     if constexpr (sizeof(T) < 4) {
         if (words<T>::serve(args.copy)) {
             uint32_t *const turned = (uint32_t *)square;

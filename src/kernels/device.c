@@ -208,9 +208,9 @@ static fl_status start_tiles(const fl_kernel_services *services, fl_device devic
     fl__tile_args tiles = {.copy = *args};
     swap_dims(&tiles.copy, 1, turned);
     const fl__divider *shape = tiles.copy.shape;
-    const uint32_t edge = FL__TILE_OF(element);
-    tiles.tiles_0 = (shape[0].divisor + edge - 1) / edge;
-    tiles.tiles_1 = (shape[1].divisor + edge - 1) / edge;
+    const uint32_t to = FL__TILE_TO(element), from = FL__TILE_FROM(element);
+    tiles.tiles_0 = (shape[0].divisor + to - 1) / to;
+    tiles.tiles_1 = (shape[1].divisor + from - 1) / from;
     uint32_t planes = args->count / shape[0].divisor / shape[1].divisor;
     return start(services, device, stream, by_size(element, COPY_TILE_1),
                  planes * tiles.tiles_0 * tiles.tiles_1, &tiles);

@@ -14,6 +14,7 @@
 #include "fl/memory.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 namespace fl_torch {
 
@@ -68,11 +69,7 @@ struct TwinMemory final : c10::DeviceAllocator {
         } // The host's allocator has no cache: there is nothing to give back.
     }
     void recordStream(const c10::DataPtr &pointer, c10::Stream stream) override {
-        if (!twin.is_host) {
-            const AsTwinMade own(pointer, to_twin(stream.device()));
-            keep_from_results(pointer, to_flagos(stream.device()).index());
-            counted("record_stream").recordStream(own.get(), to_twin(stream));
-        } // The host's streams have finished whatever they were given.
+        c10::impl::getDeviceGuardImpl(kFlagos)->recordDataPtrOnStream(pointer, stream);
     }
     DeviceStats getDeviceStats(c10::DeviceIndex index) override {
         return counted("memory_stats").getDeviceStats(index);

@@ -318,6 +318,9 @@ struct Ordered final : Inner {
     }
     void recordDataPtrOnStream(const c10::DataPtr &pointer, const Stream &stream) const override {
         drain_queue();
+        if (queue_in_use()) {
+            keep_from_results(pointer, stream.device_index());
+        }
         Inner::recordDataPtrOnStream(pointer, stream);
     }
 

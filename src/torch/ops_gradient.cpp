@@ -153,7 +153,11 @@ void record_in_disguise(at::TensorList results) {
     auto *const recorded =
         results.empty() ? nullptr : dynamic_cast<Recorded *>(results[0].grad_fn().get());
     if (recorded == nullptr) {
-        return; // Nothing was recorded, or for one of PyTorch's tensor wrappers.
+        return; // Nothing was recorded, or for one of PyTorch's tensor wrappers, or in a view's
+                // base.
+    }
+    if (!recorded->tensor_pre_hooks().empty() || !recorded->retains_grad_hooks().empty()) {
+        return; // In place on a tensor with hooks, which its new node has taken over.
     }
     const std::shared_ptr<InDisguise<Recorded>> node(new InDisguise<Recorded>(),
                                                      torch::autograd::deleteNode);
@@ -187,6 +191,13 @@ Tensor renorm(c10::DispatchKeySet keys, const Tensor &self, const at::Scalar &p,
     return result;
 }
 
+Tensor &renorm_(c10::DispatchKeySet keys, Tensor &self, const at::Scalar &p, int64_t dim,
+                const at::Scalar &maxnorm) {
+    at::_ops::renorm_::redispatch(recording(keys), self, p, dim, maxnorm);
+    record_in_disguise<nodes::RenormBackward0>(self);
+    return self;
+}
+
 } // namespace
 
 void register_gradients(torch::Library &autograd) {
@@ -196,6 +207,7 @@ void register_gradients(torch::Library &autograd) {
     autograd.impl("nanmedian", TORCH_FN((reduced<at::_ops::nanmedian, nodes::NanmedianBackward0>)));
     autograd.impl("_foreach_max", TORCH_FN(foreach_max));
     autograd.impl("renorm", TORCH_FN(renorm));
+    autograd.impl("renorm_", TORCH_FN(renorm_));
 }
 
 } // namespace fl_torch

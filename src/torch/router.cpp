@@ -170,13 +170,15 @@ void call_native(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
     }
     if (C10_UNLIKELY(plan.custom)) {
         frame.show_autograd();
+    } else if (C10_UNLIKELY(plan.counts_versions)) {
+        frame.show_versions();
     }
     try {
         op.redispatchBoxed(c10::DispatchKeySet(plan.keys.twin), stack);
     } catch (...) {
         rethrow_in_user_words(plan.slot->name);
     }
-    if (C10_UNLIKELY(plan.custom)) {
+    if (C10_UNLIKELY(plan.custom || plan.counts_versions)) {
         frame.return_versions();
     }
     if (plan.writes) {
@@ -227,12 +229,15 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
             relevant.push_back({i, writes_to(argument), argument.is_out(),
                                 holds(argument.type(), c10::TypeKind::GeneratorType)});
             writes |= relevant.back().written;
+            counts_versions |=
+                relevant.back().written && argument.type()->kind() == c10::TypeKind::ListType;
             draws |= relevant.back().generator;
         }
     }
     for (const c10::Argument &result : schema.returns()) {
         returns_view |= aliases_without_writing(result);
     }
+    counts_versions &= !op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView);
     structural = is_structural(*this, op);
     custom = std::string_view(slot->name).rfind("aten::", 0) != 0;
     calls_libraries = fl_torch::calls_libraries(slot->name);

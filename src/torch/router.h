@@ -38,6 +38,8 @@ struct OperatorPlan {
     bool structural = false;
     // A library's operator, whose kernel may be Python or a composite of PyTorch's operators.
     bool custom = false;
+    // PyTorch counts the versions of what the operator writes to (lists of tensors) in its kernel.
+    bool counts_versions = false;
     // The kernel does other work when an operand wants a gradient.
     bool asks_gradient = false;
     DeviceRule device_rule;

@@ -247,6 +247,13 @@ void Shadow::show_autograd() {
     }
 }
 
+void Shadow::show_versions() {
+    bound_version_ = static_cast<uint32_t>(version_counter().current_version());
+    if (written_ && !storage_only_ && !original_->is_inference()) {
+        key_set_ = key_set_ | c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView);
+    }
+}
+
 void Shadow::return_versions() {
     const auto version = static_cast<uint32_t>(version_counter().current_version());
     for (; bound_version_ != version && !original_->is_inference(); bound_version_++) {
@@ -360,6 +367,12 @@ template ThreadState::Slot &ShadowFrame::show_plain<true>(const at::Tensor &, bo
 void ShadowFrame::show_autograd() {
     for (uint32_t i = base_; i < state_.top; i++) {
         state_.shadow(i).show_autograd();
+    }
+}
+
+void ShadowFrame::show_versions() {
+    for (uint32_t i = base_; i < state_.top; i++) {
+        state_.shadow(i).show_versions();
     }
 }
 

@@ -62,6 +62,8 @@ class Shadow final : public c10::TensorImpl {
     // Take the original's keys of autograd too, and count what is written. Without them a shadow
     // looks like an inference tensor, which kernels that run below autograd do not ask.
     void show_autograd();
+    // Only count what is written.
+    void show_versions();
     // Count for the original what the callee counted since.
     void return_versions();
 
@@ -94,7 +96,7 @@ class Shadow final : public c10::TensorImpl {
     void *bound_pointer_ = nullptr; // To see whether the callee replaced the memory.
     size_t bound_nbytes_ = 0;
     Shadow *lender_ = this;      // Whose storage is shown: this shadow's own, unless bound sharing.
-    uint32_t bound_version_ = 0; // This shadow's own count when it took the keys of autograd.
+    uint32_t bound_version_ = 0; // This shadow's own count when it began to count for its original.
     bool written_ = false;
     bool storage_only_ = false;
     bool shows_autograd_ = false; // The callee may have given it a gradient or made it want one.
@@ -167,6 +169,9 @@ class ShadowFrame {
     // Show what has been shown as it is above autograd, to a callee that may call any operator on
     // it as a user would; after the call, return_versions.
     void show_autograd();
+    // Show it to a callee that counts the versions of what it writes, itself or by the operators
+    // that it calls; likewise.
+    void show_versions();
     void return_versions();
 
     // Write back what the callee changed of written operands. Call once, after the call returned.

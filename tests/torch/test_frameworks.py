@@ -5,6 +5,7 @@ Those that take a device's name get flagos. What looks for cuda alone, through l
 runs under torch_fl.as_cuda (fixture `ported`), as it does under `python -m torch_fl run`.
 """
 
+import contextlib
 import os
 import warnings
 
@@ -194,16 +195,19 @@ def test_the_accelerator_is_flagos(fresh):
 
 
 def test_the_trainer_of_transformers_is_on_flagos(transformers, folder, tmp_path, fresh):
-    arguments = transformers.TrainingArguments(
-        tmp_path, max_steps=4, report_to=[], disable_tqdm=True, save_strategy="no"
-    )
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    trainer = transformers.Trainer(model, arguments, train_dataset=Sentences())
     # It asks for CUDA before it asks for the accelerator.
-    wanted = "cuda" if torch.cuda.is_available() else D
-    assert arguments.device.type == wanted
-    trainer.train()
-    assert trainer.model.device.type == wanted and trainer.state.global_step == 4
+    asks = torch.cuda.is_available()
+    with torch_fl.as_cuda() if asks else contextlib.nullcontext():
+        arguments = transformers.TrainingArguments(
+            tmp_path, max_steps=4, report_to=[], disable_tqdm=True, save_strategy="no"
+        )
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        trainer = transformers.Trainer(model, arguments, train_dataset=Sentences())
+        assert arguments.device.type == ("cuda" if asks else D)
+        trainer.train()
+        assert trainer.model.device.type == arguments.device.type
+        assert trainer.state.global_step == 4
+    assert next(trainer.model.parameters()).device.type == D
 
 
 def test_accelerator(ported):

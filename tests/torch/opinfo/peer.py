@@ -57,19 +57,19 @@ class Peer:
 
     def call(self, module, function, *arguments):
         """What `function` of opinfo's `module` answers for this side."""
-        if self.child is not None and self.child.poll() is not None:
-            self.stop()  # It ended itself after its last answer.
         if self.child is None:
             self.start()
         try:
             self.pipe.send_bytes(pickled((module, function, arguments)))
-            answer = pickle.loads(self.pipe.recv_bytes())
+            answer, goes_on = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):
             code = self.child.wait(timeout=30)
             self.child = None
             raise RuntimeError(
                 f"the process of {self.device} died with code {code} in {arguments}"
             ) from None
+        if not goes_on:
+            self.stop()
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -105,8 +105,9 @@ def serve(file_number, device):
             answer = called(side, *arguments)
         except Exception as error:  # The parent raises it in the test that asked.
             answer = RuntimeError(f"{type(error).__name__} in the process of {device}: {error}")
-        pipe.send_bytes(pickled(answer))
-        if is_lost(device):
+        lost = is_lost(device)
+        pipe.send_bytes(pickled((answer, not lost)))
+        if lost:
             os._exit(0)  # The next call starts another one.
 
 
