@@ -205,6 +205,7 @@ static const bench_case cases[] = {
     {"cast f32 f16", true, cast<FL_DTYPE_F32, FL_DTYPE_F16>},
     {"cast i64 i32", true, cast<FL_DTYPE_I64, FL_DTYPE_I32>},
     {"cast bool f32", true, cast<FL_DTYPE_BOOL, FL_DTYPE_F32>},
+    {"cast u8 f16", true, cast<FL_DTYPE_U8, FL_DTYPE_F16>},
     {"cast u8 bf16", true, cast<FL_DTYPE_U8, FL_DTYPE_BF16>},
     {"cast f32 f8e4m3fn", true, cast<FL_DTYPE_F32, FL_DTYPE_F8E4M3FN>},
     {"cast any: i16 f64", false, cast<FL_DTYPE_I16, FL_DTYPE_F64>},

@@ -1,7 +1,7 @@
 /*
  * cast.h: what each dtype is read into and written from, for the host and for devices.
  *
- * Every dtype is read into the narrowest of seven wide types that holds all its values, so that
+ * Every dtype is read into the narrowest of eight wide types that holds all its values, so that
  * a cast rounds exactly where PyTorch rounds; a device turns 32 bits into a float four times as
  * fast as 64. Knows dtypes and their storage, not loops.
  */
@@ -24,6 +24,7 @@ typedef struct fl__half_pair {
 
 /* name, C type */
 #define FL__WIDE_LIST(X) \
+    X(B, int16_t)        \
     X(S, int32_t)        \
     X(I, int64_t)        \
     X(U, uint64_t)       \
@@ -53,6 +54,9 @@ FL__BOTH fl__pair64 fl__pair64_of(double re, double im) {
 /* --- each wide type as integer bits, as truth, and as floats of both widths ---------------------
  */
 
+FL__BOTH uint64_t fl__bits_B(int16_t v) {
+    return (uint64_t)(int64_t)v;
+}
 FL__BOTH uint64_t fl__bits_S(int32_t v) {
     return (uint64_t)(int64_t)v;
 }
@@ -75,6 +79,9 @@ FL__BOTH uint64_t fl__bits_CD(fl__pair64 v) {
     return fl__to_integer(v.re);
 }
 
+FL__BOTH bool fl__true_B(int16_t v) {
+    return v != 0;
+}
 FL__BOTH bool fl__true_S(int32_t v) {
     return v != 0;
 }
@@ -97,6 +104,9 @@ FL__BOTH bool fl__true_CD(fl__pair64 v) {
     return v.re != 0.0 || v.im != 0.0;
 }
 
+FL__BOTH fl__pair32 fl__floats_B(int16_t v) {
+    return fl__pair32_of((float)v, 0.0f);
+}
 FL__BOTH fl__pair32 fl__floats_S(int32_t v) {
     return fl__pair32_of((float)v, 0.0f);
 }
@@ -119,6 +129,9 @@ FL__BOTH fl__pair32 fl__floats_CD(fl__pair64 v) {
     return fl__pair32_of((float)v.re, (float)v.im);
 }
 
+FL__BOTH fl__pair64 fl__doubles_B(int16_t v) {
+    return fl__pair64_of((double)v, 0.0);
+}
 FL__BOTH fl__pair64 fl__doubles_S(int32_t v) {
     return fl__pair64_of((double)v, 0.0);
 }
@@ -141,6 +154,36 @@ FL__BOTH fl__pair64 fl__doubles_CD(fl__pair64 v) {
     return v;
 }
 
+/* --- and as halves ------------------------------------------------------------------------------
+ */
+
+#define FL__ROUND_TO_HALF(K)                         \
+    FL__BOTH uint16_t fl__f16_##K(fl__wide_##K v) {  \
+        return fl__to_f16(fl__floats_##K(v).re);     \
+    }                                                \
+    FL__BOTH uint16_t fl__bf16_##K(fl__wide_##K v) { \
+        return fl__to_bf16(fl__floats_##K(v).re);    \
+    }
+FL__ROUND_TO_HALF(S)
+FL__ROUND_TO_HALF(I)
+FL__ROUND_TO_HALF(U)
+FL__ROUND_TO_HALF(F)
+FL__ROUND_TO_HALF(D)
+FL__ROUND_TO_HALF(CF)
+FL__ROUND_TO_HALF(CD)
+#undef FL__ROUND_TO_HALF
+
+/* Both formats keep the eight bits of a byte: nothing is rounded, which on a device is what a cast
+ * of bytes would wait for. */
+FL__BOTH uint16_t fl__f16_B(int16_t v) {
+    uint32_t bits = fl__bits_of((float)v);
+    uint32_t magnitude = ((bits & 0x7FFFFFFFu) >> 13) - ((127u - 15u) << 10);
+    return (uint16_t)(v ? ((bits >> 16) & 0x8000u) | magnitude : 0u);
+}
+FL__BOTH uint16_t fl__bf16_B(int16_t v) {
+    return (uint16_t)(fl__bits_of((float)v) >> 16);
+}
+
 FL__BOTH fl__pair32 fl__from_halves(fl__half_pair halves) {
     return fl__pair32_of(fl__from_f16(halves.re), fl__from_f16(halves.im));
 }
@@ -157,8 +200,8 @@ FL__BOTH fl__half_pair fl__to_halves(fl__pair32 pair) {
 
 /* dtype, storage type, wide type, wide value of the stored `s` */
 #define FL__READ_LIST(X)                              \
-    X(U8, uint8_t, S, s)                              \
-    X(I8, int8_t, S, s)                               \
+    X(U8, uint8_t, B, s)                              \
+    X(I8, int8_t, B, s)                               \
     X(I16, int16_t, S, s)                             \
     X(I32, int32_t, I, s)                             \
     X(I64, int64_t, I, s)                             \
@@ -168,7 +211,7 @@ FL__BOTH fl__half_pair fl__to_halves(fl__pair32 pair) {
     X(C32, fl__half_pair, CF, fl__from_halves(s))     \
     X(C64, fl__pair32, CF, s)                         \
     X(C128, fl__pair64, CD, s)                        \
-    X(BOOL, uint8_t, S, s != 0)                       \
+    X(BOOL, uint8_t, B, s != 0)                       \
     X(BF16, uint16_t, F, fl__from_bf16(s))            \
     X(U16, uint16_t, S, s)                            \
     X(U32, uint32_t, U, s)                            \
@@ -185,14 +228,14 @@ FL__BOTH fl__half_pair fl__to_halves(fl__pair32 pair) {
     X(I16, K, int16_t, (int16_t)(uint16_t)fl__bits_##K(v))             \
     X(I32, K, int32_t, (int32_t)(uint32_t)fl__bits_##K(v))             \
     X(I64, K, int64_t, (int64_t)fl__bits_##K(v))                       \
-    X(F16, K, uint16_t, fl__to_f16(fl__floats_##K(v).re))              \
+    X(F16, K, uint16_t, fl__f16_##K(v))                                \
     X(F32, K, float, fl__floats_##K(v).re)                             \
     X(F64, K, double, fl__doubles_##K(v).re)                           \
     X(C32, K, fl__half_pair, fl__to_halves(fl__floats_##K(v)))         \
     X(C64, K, fl__pair32, fl__floats_##K(v))                           \
     X(C128, K, fl__pair64, fl__doubles_##K(v))                         \
     X(BOOL, K, uint8_t, fl__true_##K(v))                               \
-    X(BF16, K, uint16_t, fl__to_bf16(fl__floats_##K(v).re))            \
+    X(BF16, K, uint16_t, fl__bf16_##K(v))                              \
     X(U16, K, uint16_t, (uint16_t)fl__bits_##K(v))                     \
     X(U32, K, uint32_t, (uint32_t)fl__bits_##K(v))                     \
     X(U64, K, uint64_t, fl__bits_##K(v))                               \

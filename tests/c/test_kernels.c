@@ -244,6 +244,24 @@ TEST(kernels, integers_become_floats_with_one_rounding) {
     }
 }
 
+TEST(kernels, every_byte_is_exact_in_every_float) {
+    for (int32_t number = -128; number < 256; number++) {
+        const fl_dtype dtype = number < 0 ? FL_DTYPE_I8 : FL_DTYPE_U8;
+        uint8_t byte = (uint8_t)number;
+        float wanted = (float)number;
+        static const fl_dtype halves[] = {FL_DTYPE_F16, FL_DTYPE_BF16};
+        for (int i = 0; i < 2; i++) {
+            uint16_t half, rounded;
+            float back;
+            cast(halves[i], &half, dtype, &byte);
+            cast(halves[i], &rounded, FL_DTYPE_F32, &wanted);
+            CHECK_INT(half, rounded);
+            cast(FL_DTYPE_F32, &back, halves[i], &half);
+            CHECK(back == wanted);
+        }
+    }
+}
+
 TEST(kernels, truth_is_what_is_not_zero) {
     float numbers[] = {0.0f, -0.0f, 1e-45f, NAN, -3.0f};
     static const uint8_t wanted[] = {0, 0, 1, 1, 1};
