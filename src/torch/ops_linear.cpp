@@ -125,6 +125,13 @@ Tensor product_later(const Tensor &input, const Tensor &weight, const OptionalTe
                       view_of(weight, shapes.turned, shapes.turned_strides), bias);
 }
 
+Tensor product(const Tensor &input, const Tensor &weight, const OptionalTensor &bias,
+               fl_slot *slot) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return queue_is_on() ? product_later(input, weight, bias)
+                         : product_now(input, weight, bias, slot);
+}
+
 Tensor linear(const Tensor &input, const Tensor &weight, const OptionalTensor &bias) {
     static fl_slot *const mm = slot_of("aten::mm"), *const addmm = slot_of("aten::addmm");
     const OptionalTensor given = bias.has_value() && bias->defined() ? bias : std::nullopt;
@@ -133,12 +140,13 @@ Tensor linear(const Tensor &input, const Tensor &weight, const OptionalTensor &b
         !is_one_product(input, weight, given)) {
         return at::compositeimplicitautograd::linear(input, weight, bias);
     }
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    Tensor result = queue_is_on() ? product_later(input, weight, given)
-                                  : product_now(input, weight, given, slot);
+    Tensor result = product(input, weight, given, slot);
     if (input.dim() > 2) {
         c10::SmallVector<int64_t, 4> sizes(input.sizes().begin(), input.sizes().end());
         sizes.back() = weight.size(0);
+        if (given.has_value() && !c10::InferenceMode::is_enabled()) {
+            return result.view(sizes); // Autograd knows this one for a view, as PyTorch makes it.
+        }
         result.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
     }
     return result;

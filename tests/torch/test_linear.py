@@ -30,11 +30,12 @@ WEIGHTS = {
 
 def every_layout(device, dtype, bias, inference):
     x, w, b = (torch.randn(n).to(dtype).to(device) for n in (30, 35, 7))
+    results = {}
     with torch.inference_mode() if inference else torch.no_grad():
-        return {
-            f"{one}, weight {other}": linear(make(x), turn(w), b if bias else None)
-            for (one, make), (other, turn) in itertools.product(INPUTS.items(), WEIGHTS.items())
-        }
+        for (one, make), (other, turn) in itertools.product(INPUTS.items(), WEIGHTS.items()):
+            result = linear(make(x), turn(w), b if bias else None)
+            results[f"{one}, weight {other}"] = result, result._is_view()
+    return results
 
 
 @TWIN

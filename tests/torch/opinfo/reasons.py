@@ -56,7 +56,10 @@ SLOW_CONV3D = "CUDA names a kernel that it does not have; both are refused as a 
 SAMPLE = "The CPU refuses the sample itself, which CUDA takes."
 
 UNSTEADY = "LAPACK on the CPU does not repeat itself: its sums depend on where memory begins."
-NOT_REPEATED = "CUDA's kernel does not repeat itself: it adds in no fixed order, or leaves memory unwritten."
+NOT_REPEATED = (
+    "The twin does not repeat itself: its threads add up, or write to one place, in no fixed order, or "
+    "leave memory unwritten."
+)
 JITERATOR = "PyTorch's Python hands a jiterated function CUDA tensors alone."
 NO_DEVICE = "The sample names no device: such a factory makes a host tensor."
 
@@ -131,7 +134,7 @@ ROWS = [
         NOT_REPEATED,
         ("*",),
         ("unsteady",),
-        twins=("cuda",),
+        twins=ANY_TWIN,
         sometimes="Few kernels do, and not every time.",
     ),
     Row(JITERATOR, ("jiterator_*",), ("raises",), twins=("cuda",)),

@@ -179,12 +179,12 @@ REPEATS = 8
 
 
 def compare(outcomes_of):
-    """The same for what `outcomes_of` a side answers, {variant: outcomes of each sample}. Values that a
-    card, asked again, does not repeat differ in the kind "unsteady"."""
+    """The same for what `outcomes_of` a side answers, {variant: outcomes of each sample}. Values that the
+    twin, asked again, does not repeat differ in the kind "unsteady"."""
     twin = Side(twin_device_type())
     ours, twins = outcomes_of(FLAGOS), outcomes_of(twin)
     count, found = compare_outcomes(ours, twins)
-    for _ in range(REPEATS if twin_device_type() != "cpu" else 0):
+    for _ in range(REPEATS):
         if not any(gap.kind == "value" for gap in found):
             break
         again = outcomes_of(twin)
