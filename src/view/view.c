@@ -85,10 +85,11 @@ fl_status fl_view_check(const fl_view *view) {
     int64_t low = 0;
     int64_t high = 0;
     int64_t bytes;
+    /* The smallest number is refused, so that every stride that is taken may be negated. */
     if (__builtin_mul_overflow(numel, size, &bytes) ||
         (numel > 0 &&
          (!element_bounds(view, &low, &high) || __builtin_mul_overflow(low, size, &bytes) ||
-          __builtin_add_overflow(high, INT64_C(1), &high) ||
+          bytes == INT64_MIN || __builtin_add_overflow(high, INT64_C(1), &high) ||
           __builtin_mul_overflow(high, size, &bytes)))) {
         return fl_fail(FL_INVALID_ARGUMENT, "the view's extent in bytes does not fit 63 bits");
     }
@@ -113,8 +114,12 @@ size_t fl_view_nbytes(const fl_view *view) {
 }
 
 void *fl_view_first(const fl_view *view) {
-    return view->data ? (char *)view->data + view->offset * (int64_t)fl_dtype_size(view->dtype)
-                      : NULL;
+    int64_t bytes;
+    if (!view->data ||
+        __builtin_mul_overflow(view->offset, (int64_t)fl_dtype_size(view->dtype), &bytes)) {
+        return view->data; /* Without elements an offset may be any number. */
+    }
+    return (void *)((uintptr_t)view->data + (uintptr_t)bytes);
 }
 
 void fl_view_bounds(const fl_view *view, int64_t *out_low, int64_t *out_high) {
@@ -176,13 +181,14 @@ bool fl_view_is_contiguous(const fl_view *view, fl_format format) {
         return true;
     }
     int64_t expected = 1;
+    bool overflows = false; /* Without elements. */
     for (int32_t i = 0; i < view->ndim; i++) {
         int64_t size = view->shape[order[i]];
         if (size != 1) {
-            if (view->stride[order[i]] != expected) {
+            if (overflows || view->stride[order[i]] != expected) {
                 return false;
             }
-            expected *= size;
+            overflows = __builtin_mul_overflow(expected, size, &expected);
         }
     }
     return true;
@@ -328,6 +334,13 @@ static int64_t moved_offset(const fl_view *view, int32_t dim, int64_t steps) {
     return offset;
 }
 
+/* The stride of every so many elements. One that no number holds is never taken, since no two
+ * elements lie that far apart, and stays as it was. */
+static int64_t stride_of_steps(int64_t stride, int64_t step) {
+    int64_t result;
+    return __builtin_mul_overflow(stride, step, &result) ? stride : result;
+}
+
 fl_status fl_view_slice(const fl_view *view, int32_t dim, int64_t start, int64_t end, int64_t step,
                         fl_view *out) {
     FL_TRY(check_dim(view, dim));
@@ -340,11 +353,7 @@ fl_status fl_view_slice(const fl_view *view, int32_t dim, int64_t start, int64_t
     fl_view result = *view;
     /* Not (end - start + step - 1), which may overflow for a large step. */
     result.shape[dim] = (end - start) / step + ((end - start) % step != 0);
-    if (result.shape[dim] > 1) {
-        result.stride[dim] = view->stride[dim] * step;
-    } else if (__builtin_mul_overflow(view->stride[dim], step, &result.stride[dim])) {
-        result.stride[dim] = view->stride[dim];
-    }
+    result.stride[dim] = stride_of_steps(view->stride[dim], step);
     result.offset = moved_offset(view, dim, start);
     return finish(&result, out);
 }
@@ -381,9 +390,7 @@ fl_status fl_view_unfold(const fl_view *view, int32_t dim, int64_t size, int64_t
     result.shape[view->ndim] = size;
     result.stride[view->ndim] = view->stride[dim];
     result.shape[dim] = (have - size) / step + 1;
-    if (__builtin_mul_overflow(view->stride[dim], step, &result.stride[dim])) {
-        result.stride[dim] = view->stride[dim]; /* A step that long is never taken. */
-    }
+    result.stride[dim] = stride_of_steps(view->stride[dim], step);
     result.ndim++;
     return finish(&result, out);
 }
