@@ -8,6 +8,9 @@
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <mutex>
 #include <unordered_map>
 
@@ -28,7 +31,71 @@ bool can_be_recorded(const c10::TensorImpl &impl, const c10::StorageImpl *storag
            is_twin_made(storage->data_ptr(), impl.device().index()) && !is_known(storage, written);
 }
 
+// Dtypes that every kernel of copies and casts has; of others the first call says nothing about the
+// next.
+bool is_common(at::ScalarType dtype) {
+    return (c10::isFloatingType(dtype) || c10::isComplexType(dtype) ||
+            c10::isIntegralType(dtype, /*includeBool=*/true)) &&
+           dtype != at::ScalarType::Float4_e2m1fn_x2 && dtype != at::ScalarType::Float8_e8m0fnu;
+}
+
+// The largest magnitude that a number may have to become this dtype. Every number has a truth.
+double largest_of(at::ScalarType dtype) {
+    switch (c10::toRealValueType(dtype)) {
+#define FL_LARGEST(type, name) \
+    case at::ScalarType::name: \
+        return static_cast<double>(std::numeric_limits<type>::max());
+        AT_FORALL_INT_TYPES(FL_LARGEST)
+        FL_LARGEST(uint16_t, UInt16)
+        FL_LARGEST(uint32_t, UInt32)
+        FL_LARGEST(uint64_t, UInt64)
+        FL_LARGEST(at::Half, Half)
+        FL_LARGEST(at::BFloat16, BFloat16)
+        FL_LARGEST(float, Float)
+        FL_LARGEST(double, Double)
+        FL_LARGEST(at::Float8_e4m3fn, Float8_e4m3fn)
+        FL_LARGEST(at::Float8_e4m3fnuz, Float8_e4m3fnuz)
+        FL_LARGEST(at::Float8_e5m2, Float8_e5m2)
+        FL_LARGEST(at::Float8_e5m2fnuz, Float8_e5m2fnuz)
+#undef FL_LARGEST
+    case at::ScalarType::Bool:
+        return std::numeric_limits<double>::infinity();
+    default:
+        return 0;
+    }
+}
+
+bool holds_infinity(at::ScalarType dtype) {
+    return dtype == at::ScalarType::Bool || dtype == at::ScalarType::Float8_e5m2 ||
+           c10::isComplexType(dtype) || (c10::isFloatingType(dtype) && !c10::isFloat8Type(dtype));
+}
+
 } // namespace
+
+void Capture::add_number(const at::Scalar &number) {
+    if (number.isSymbolic()) {
+        refuse();
+        return;
+    }
+    const c10::complex<double> value = number.toComplexDouble();
+    const double magnitude = std::max(std::abs(value.real()), std::abs(value.imag()));
+    if (std::isfinite(magnitude) && std::isfinite(value.imag())) {
+        largest_number_ = std::max(largest_number_, magnitude);
+    } else {
+        has_infinity_ = true;
+    }
+}
+
+bool Capture::numbers_fit() const {
+    constexpr double kFitsAll = 1; // Most numbers are those that leave operands as they are.
+    if (C10_LIKELY(largest_number_ <= kFitsAll && !has_infinity_)) {
+        return true;
+    }
+    return std::all_of(operands_.begin(), operands_.end(), [this](const Operand &operand) {
+        const at::ScalarType dtype = operand.tensor->scalar_type();
+        return largest_number_ <= largest_of(dtype) && (!has_infinity_ || holds_infinity(dtype));
+    });
+}
 
 OperandIndex Capture::add(const at::Tensor &tensor, bool written) {
     if (!tensor.defined()) {
@@ -67,6 +134,9 @@ OperandIndex Capture::add(const at::Tensor &tensor, bool written) {
     }
     device_ = device;
     const at::ScalarType dtype = tensor.scalar_type();
+    good_ &= is_common(dtype);
+    has_elements_ &= impl.numel() != 0;
+    has_dimensions_ |= impl.dim() != 0;
     is_uniform_ &= (operands_.empty() || operands_[0].tensor->scalar_type() == dtype) &&
                    (c10::isFloatingType(dtype) || c10::isComplexType(dtype));
     is_dense_ &= impl.is_non_overlapping_and_dense();
@@ -145,6 +215,9 @@ DeferredKind::DeferredKind(const char *name) : kind{name, &run_task, &retire_tas
 
 fl_task *open_task(const DeferredKind &kind, Capture &&capture, void (*call)(DeferredTask &),
                    uint64_t bytes) {
+    if (C10_UNLIKELY(!capture.numbers_fit())) {
+        return nullptr;
+    }
     // A kernel that is called from within a parallel loop runs on one thread; the worker's would
     // not, and might add up in another order.
     if (C10_UNLIKELY(twin.is_host && at::in_parallel_region())) {

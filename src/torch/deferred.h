@@ -57,6 +57,16 @@ class Capture {
     };
 
     OperandIndex add(const at::Tensor &tensor, bool written);
+    // A number among the arguments, which the kernel will turn into the operands' dtype.
+    void add_number(const at::Scalar &number);
+    // Whether every number fits the dtypes of the operands and results, or nearly: a kernel that
+    // finds one that does not raises, which must be at the call.
+    bool numbers_fit() const;
+    // Whether a call with these operands reaches the kernel of their dtypes: without elements, or
+    // without dimensions, some operators return before they look. Ask before results are added.
+    bool reaches_kernel() const {
+        return has_elements_ && has_dimensions_;
+    }
 
     void refuse() {
         good_ = false;
@@ -91,7 +101,9 @@ class Capture {
     c10::SmallVector<std::optional<at::Tensor>, 2> numbers_; // Numbers that PyTorch has wrapped.
     uint32_t dtypes_ = 0;
     c10::DeviceIndex device_ = -1;
+    double largest_number_ = 0; // The magnitude of the finite ones.
     bool good_ = true, shares_ = false, is_uniform_ = true, is_dense_ = true;
+    bool has_elements_ = true, has_dimensions_ = false, has_infinity_ = false; // Or NaN.
 };
 
 // Which dtypes an operator has run with, with and without deterministic algorithms. A kernel that
@@ -258,10 +270,14 @@ inline KeptList keep(Capture &capture, const at::ITensorListRef &tensors) {
     }
     return list;
 }
-inline at::Scalar keep(Capture &, const at::Scalar &number) {
+inline at::Scalar keep(Capture &capture, const at::Scalar &number) {
+    capture.add_number(number);
     return number;
 }
-inline std::optional<at::Scalar> keep(Capture &, const std::optional<at::Scalar> &number) {
+inline std::optional<at::Scalar> keep(Capture &capture, const std::optional<at::Scalar> &number) {
+    if (number.has_value()) {
+        capture.add_number(*number);
+    }
     return number;
 }
 inline int64_t keep(Capture &capture, const c10::SymInt &number) {

@@ -20,14 +20,15 @@ void remember_dtypes(uint64_t dtypes, Result &) {
     DeferredState<Op>::kind->proven.add(static_cast<uint32_t>(dtypes));
 }
 
-// Whether it has run with the operands' dtypes; `unproven` is set where it has not.
+// Whether it has run with the operands' dtypes; `unproven` is set where it has not and this call
+// will show it.
 template <class Op>
-bool is_proven(const Capture &capture, uint64_t &unproven) {
+bool is_proven(const Capture &capture, bool reaches_kernel, uint64_t &unproven) {
     const uint32_t dtypes = capture.dtypes();
     if (C10_LIKELY(DeferredState<Op>::kind->proven.contains(dtypes))) {
         return true;
     }
-    unproven = dtypes;
+    unproven = reaches_kernel ? dtypes : 0;
     return false;
 }
 
@@ -90,12 +91,13 @@ struct DeferMade<Op, Out, Rule, Quick, R(A...)> {
         if (!capture.is_good() || capture.device() < 0 || !make(row, arguments...)) {
             return false;
         }
+        const bool reaches_kernel = capture.reaches_kernel();
         uint64_t bytes = 0;
         for (size_t i = 0; i < kResults; i++) {
             kept.results[i] = capture.add(row[i], true);
             bytes += row[i].unsafeGetTensorImpl()->unsafe_storage().nbytes();
         }
-        if (!is_proven<Op>(capture, unproven) ||
+        if (!is_proven<Op>(capture, reaches_kernel, unproven) ||
             !queue_task(*DeferredState<Op>::kind, std::move(capture), std::move(kept), &run,
                         bytes)) {
             return false;
@@ -159,7 +161,7 @@ struct DeferGiven<Op, Rule, Quick, R(A...)> {
         if (!capture.is_good() || capture.device() < 0 || !fits(capture, arguments...)) {
             return false;
         }
-        return is_proven<Op>(capture, unproven) &&
+        return is_proven<Op>(capture, capture.reaches_kernel(), unproven) &&
                queue_task(*DeferredState<Op>::kind, std::move(capture), std::move(kept), &run, 0);
     }
 

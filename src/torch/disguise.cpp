@@ -19,7 +19,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 namespace fl_torch {
 
@@ -198,6 +200,35 @@ bool is_twins_default(const at::Generator &generator) {
            at::globalContext().defaultGenerator(generator.device()) == generator;
 }
 
+// Whether this thread runs a library's kernel in disguise. The host's own tensors are then what the
+// kernel has made, and belong beside its arguments; under a composite they are the user's.
+thread_local bool t_in_library = false;
+
+class InLibrary {
+  public:
+    explicit InLibrary(bool now) : before_(std::exchange(t_in_library, now)) {}
+    ~InLibrary() {
+        t_in_library = before_;
+    }
+    InLibrary(const InLibrary &) = delete;
+    InLibrary &operator=(const InLibrary &) = delete;
+
+  private:
+    const bool before_;
+};
+
+bool any_disguised(const IValue *values, size_t count) {
+    return std::any_of(values, values + count, [](const IValue &value) {
+        if (value.isTensorList()) {
+            const auto list = value.toListRef();
+            return std::any_of(list.begin(), list.end(), [](const IValue &element) {
+                return disguise_of(element.toTensor()) != nullptr;
+            });
+        }
+        return value.isTensor() && disguise_of(value.toTensor()) != nullptr;
+    });
+}
+
 // Results are disguised again while a composite runs, whose next question is about them.
 template <bool kInComposite>
 void call_undisguised(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack *stack) {
@@ -209,6 +240,7 @@ void call_undisguised(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack 
     const size_t count = schema.arguments().size();
     IValue *const arguments = stack->data() + (stack->size() - count);
     const bool twins_own = is_twins_own(op);
+    const bool adopts = !twin.is_host || (t_in_library && any_disguised(arguments, count));
     c10::SmallVector<at::Tensor, 4> written; // Disguises whose originals the operator may change.
     for (size_t i = 0; i < count; i++) {
         IValue &value = arguments[i];
@@ -219,7 +251,7 @@ void call_undisguised(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack 
                     written.push_back(value.toTensor());
                 }
                 value = IValue(disguise->original());
-            } else if (!twin.is_host && value.toTensor().defined() &&
+            } else if (adopts && value.toTensor().defined() &&
                        value.toTensor().device().type() == twin.type) {
                 value = IValue(adopted(value.toTensor()));
             }
@@ -237,6 +269,7 @@ void call_undisguised(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack 
     }
     {
         const ModeOff mode_off;
+        const InLibrary outside(false);
         op.callBoxed(*stack);
     }
     for (const at::Tensor &tensor : written) {
@@ -276,32 +309,40 @@ bool can_take_part(const IValue &value) {
     return true;
 }
 
+// Calls the operator's kernel of this key. False, and nothing has been done, where an argument
+// cannot take part.
+bool run_in_disguise(const c10::OperatorHandle &op, Stack *stack, DispatchKey kernel) {
+    const size_t count = op.schema().arguments().size();
+    IValue *const arguments = stack->data() + (stack->size() - count);
+    if (!std::all_of(arguments, arguments + count, can_take_part)) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        convert_tensors(arguments[i], is_flagos, disguised);
+    }
+    {
+        const WithinDisguise within;
+        op.callBoxedForDispatchKey(kernel, *stack);
+    }
+    const size_t results = op.schema().returns().size();
+    for (size_t i = stack->size() - results; i < stack->size(); i++) {
+        undisguise((*stack)[i]);
+    }
+    return true;
+}
+
 class DisguisedComposite final : public c10::OperatorKernel {
   public:
     explicit DisguisedComposite(fl_slot *slot) : slot_(slot) {}
 
     void operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack *stack) {
         fl_tally_count(thread_state().tally, slot_, FL_ROUTE_OWN);
-        const size_t count = op.schema().arguments().size();
-        IValue *const arguments = stack->data() + (stack->size() - count);
-        for (size_t i = 0; i < count; i++) {
-            if (!can_take_part(arguments[i])) {
-                op.callBoxedForDispatchKey(DispatchKey::CompositeImplicitAutograd, *stack);
-                return;
-            }
-        }
-        for (size_t i = 0; i < count; i++) {
-            convert_tensors(arguments[i], is_flagos, disguised);
-        }
         try {
-            const WithinDisguise within;
-            op.callBoxedForDispatchKey(DispatchKey::CompositeImplicitAutograd, *stack);
+            if (!run_in_disguise(op, stack, DispatchKey::CompositeImplicitAutograd)) {
+                op.callBoxedForDispatchKey(DispatchKey::CompositeImplicitAutograd, *stack);
+            }
         } catch (...) {
             rethrow_in_user_words(slot_->name);
-        }
-        const size_t results = op.schema().returns().size();
-        for (size_t i = stack->size() - results; i < stack->size(); i++) {
-            undisguise((*stack)[i]);
         }
     }
 
@@ -321,6 +362,11 @@ at::Tensor undisguised(const at::Tensor &tensor) {
 }
 
 WithinDisguise::WithinDisguise() : mode_on_(kMode) {}
+
+bool call_in_disguise(const c10::OperatorHandle &op, Stack *stack) {
+    const InLibrary library(true);
+    return run_in_disguise(op, stack, twin.key);
+}
 
 // Wrappers are asked first: the device that they tell C++ may be another than the one they stand
 // for.

@@ -53,6 +53,11 @@ inline c10::DispatchKeySet recording(c10::DispatchKeySet keys) {
 // many were.
 size_t register_disguised();
 
+// Call the twin's kernel of a library's operator on disguised arguments: autograd records what the
+// kernel calls, and what it gives as a view is one. What the kernel makes by itself stays the
+// twin's. False, and nothing has been done, where an argument cannot take part.
+bool call_in_disguise(const c10::OperatorHandle &op, torch::jit::Stack *stack);
+
 // The kernel that runs one composite in disguise, for a file that serves some of its calls
 // otherwise. It counts as our own operator, not as one of the table.
 c10::BoxedKernel disguised_kernel(const c10::OperatorHandle &op);

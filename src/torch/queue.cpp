@@ -17,6 +17,7 @@
 #include <exception>
 #include <mutex>
 #include <shared_mutex>
+#include <stdexcept>
 #include <unordered_map>
 
 #if defined(__SSE__)
@@ -86,6 +87,8 @@ std::exception_ptr kept; // Of the failure that the core keeps; under the lock.
     } catch (c10::Error &error) {
         error.add_context(context);
         throw;
+    } catch (const std::runtime_error &error) { // PyTorch's conversion of numbers throws these.
+        TORCH_CHECK(false, error.what(), "\n", context);
     }
 }
 

@@ -5,6 +5,7 @@
 // but what its schema says; exceptions are short lists.
 #include "router.h"
 
+#include "disguise.h"
 #include "errors.h"
 #include "fallback.h"
 #include "generator.h"
@@ -187,6 +188,42 @@ void call_native(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
     adopt_results(frame, plan, stack);
 }
 
+// Whether autograd would record what the kernel of a library's operator calls on the user's
+// tensors, as it does on the twin where the operator has no formula of its own.
+bool is_recorded(const OperatorPlan &plan, const IValue *arguments) {
+    const auto wants = [](const at::Tensor &tensor) {
+        return ShadowFrame::needs_shadow(tensor) &&
+               (tensor.requires_grad() || tensor._fw_grad(/*level=*/0).defined());
+    };
+    if (!at::GradMode::is_enabled() ||
+        c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradPrivateUse1)) {
+        return false;
+    }
+    return std::any_of(plan.relevant.begin(), plan.relevant.end(), [&](const auto &argument) {
+        const IValue &value = arguments[argument.index];
+        if (!is_tensor_list(value)) {
+            return value.isTensor() && wants(value.toTensor());
+        }
+        const auto list = value.toListRef();
+        return std::any_of(list.begin(), list.end(), [&](const IValue &element) {
+            return element.isTensor() && wants(element.toTensor());
+        });
+    });
+}
+
+bool call_recorded(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *stack) {
+    try {
+        if (!call_in_disguise(op, stack)) {
+            return false;
+        }
+    } catch (...) {
+        rethrow_in_user_words(plan.slot->name);
+    }
+    ShadowFrame none; // What the kernel made without its arguments is given over as it is.
+    adopt_results(none, plan, stack);
+    return true;
+}
+
 // A flagos generator may be all that led a call here. Kernels that draw for a CPU tensor want the
 // CPU's generator, and would take the numbers of what ours wraps without a word.
 void check_generator(const OperatorPlan &plan, const IValue *arguments) {
@@ -263,6 +300,10 @@ void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *
         return;
     }
     fl_tally_count(thread_state().tally, plan.slot, kind);
+    if (C10_UNLIKELY(plan.custom) && twin.present && kind == FL_ROUTE_NATIVE &&
+        (plan.returns_view || is_recorded(plan, arguments)) && call_recorded(plan, op, stack)) {
+        return;
+    }
     if (C10_LIKELY(kind == FL_ROUTE_NATIVE)) {
         if (C10_UNLIKELY(queue_is_on()) && plan.calls_libraries) {
             const Held arguments_kept(arguments, arguments + plan.arguments);

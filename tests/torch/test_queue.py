@@ -319,6 +319,53 @@ def test_a_wrong_call_raises_at_the_call_what_it_raises_without():
     queue.drain()
 
 
+OUT_OF_RANGE = {
+    "fill_": (torch.float32, 1e39, lambda x, v: x.fill_(v)),
+    "full_like": (torch.float16, 1e9, lambda x, v: torch.full_like(x, v)),
+    "masked_fill": (torch.float16, -1e9, lambda x, v: x.masked_fill(x > 0, v)),
+    "clamp": (torch.uint8, 300, lambda x, v: x.clamp(0, v)),
+    "add": (torch.uint8, 300, lambda x, v: torch.add(x, x, alpha=v)),
+    "addcmul": (torch.float32, 1e39, lambda x, v: torch.addcmul(x, x, x, value=v)),
+    "addmm": (torch.float32, 1e39, lambda x, v: torch.addmm(x, x, x, alpha=v)),
+    "leaky_relu": (torch.float32, 1e39, lambda x, v: torch.nn.functional.leaky_relu(x, v)),
+    "softplus": (torch.float32, 1e39, lambda x, v: torch.nn.functional.softplus(x, v)),
+}
+
+
+@pytest.mark.platforms("cpu")  # CUDA's kernels refuse fewer of them.
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_a_number_that_does_not_fit_the_dtype_raises_at_the_call(name):
+    dtype, number, call = OUT_OF_RANGE[name]
+    x = torch.ones(3, 3, device=D, dtype=dtype)
+    for _ in range(2):
+        warm_up(lambda: call(x, 1))
+    with pytest.raises(RuntimeError, match="overflow"):
+        call(x, number)
+    queue.drain()
+    assert queued(lambda: call(x, 1)) > 0
+
+
+@with_twin
+def test_infinite_numbers_are_queued_for_floats():
+    x = torch.ones(3, 3, device=D)
+    mask = x > 0
+    warm_up(lambda: x.masked_fill(mask, float("-inf")))
+    assert queued(lambda: x.masked_fill(mask, float("-inf"))) > 0
+
+
+@pytest.mark.platforms("cpu")
+def test_a_call_that_reaches_no_kernel_says_nothing_of_its_dtypes():
+    numbers = torch.ones(4, 6, dtype=torch.int64, device=D)
+    bits = torch.zeros(8, dtype=torch.uint8).view(torch.bits8).to(D)
+    for easy, hard in (
+        (lambda: numbers[:0].softmax(-1), lambda: numbers.softmax(-1)),
+        (lambda: bits.clone(), lambda: bits.float()),
+    ):
+        warm_up(easy)
+        with pytest.raises(NotImplementedError):
+            hard()
+
+
 # --- what it shows -------------------------------------------------------------------------------
 
 
