@@ -178,6 +178,8 @@ bench: build
 	@$(PY) bench/torch/overhead.py
 	@! command -v valgrind > /dev/null || \
 		$(PY) bench/torch/overhead.py --instructions $(NATIVE)/bench/cpp/libcount_calls.so
+	@! command -v valgrind > /dev/null || ! test -e $(NATIVE)/bench/cpp/libidle_cuda.so || \
+		$(PY) bench/torch/idle_cuda.py $(NATIVE)/bench/cpp
 
 clean:
 	$(SAY) "clean: removing build/ and what it installed"

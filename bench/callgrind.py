@@ -1,14 +1,16 @@
 """Runs a program under callgrind and reads what it counted between count_begin and count_end."""
 
+import contextlib
 import pathlib
 import re
 import subprocess
 import tempfile
 
 
-def instructions(command, **options):
-    """{name given to count_end: instructions} of one run of `command`."""
-    with tempfile.TemporaryDirectory() as folder:
+def instructions(command, keep=None, **options):
+    """{name given to count_end: instructions} of one run of `command`. What callgrind wrote, for
+    callgrind_annotate, stays in the folder `keep`."""
+    with contextlib.nullcontext(keep) if keep else tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             ["valgrind", "--tool=callgrind", "--instr-atstart=no"]
             + [f"--callgrind-out-file={folder}/out", *command],

@@ -26,13 +26,13 @@ TYPED_MOST, VIEWS_MOST, QUEUED_MOST = 1.03, 1.0, 0.35  # Of native's cost.
 BOXED_MORE_NS, ITEM_MORE_NS = 500, 3000  # More than native.
 
 
-def operators(torch, device, elements):
+def operators(torch, device, elements, gradients=False):
     side = max(1, int(elements**0.5))
-    x = torch.randn(side, side, device=device)
-    y = torch.randn(side, side, device=device)
+    x = torch.randn(side, side, device=device, requires_grad=gradients)
+    y = torch.randn(side, side, device=device, requires_grad=gradients)
     weight = torch.ones(side, device=device)
     index = torch.arange(0, side, 2, device=device)
-    query = torch.randn(1, 8, 64, 64, device=device, dtype=torch.float16)
+    query = torch.randn(1, 8, 64, 64, device=device, dtype=torch.float16, requires_grad=gradients)
     functional = torch.nn.functional
     return {
         "add": lambda: x + y,

@@ -1,5 +1,6 @@
 """What bench/card/pairs.py times: each entry of ALL takes a device and answers a function that does
-the work once and answers what it computed. Models have random weights and real shapes.
+the work once and answers what it computed. Models have random weights and real shapes; where only
+what they ask of the host matters (bench/torch/idle_cuda.py), NARROWER divides all widths.
 """
 
 import contextlib
@@ -8,6 +9,7 @@ import functools
 import torch
 
 ALL = {}
+NARROWER = 1
 
 
 def workload(function):
@@ -36,31 +38,31 @@ def _qwen3(layers, vocabulary=151936):
 
     return Qwen3ForCausalLM(
         Qwen3Config(
-            vocab_size=vocabulary,
-            hidden_size=1024,
-            intermediate_size=3072,
+            vocab_size=vocabulary // NARROWER,
+            hidden_size=1024 // NARROWER,
+            intermediate_size=3072 // NARROWER,
             num_hidden_layers=layers,
             num_attention_heads=16,
             num_key_value_heads=8,
-            head_dim=128,
+            head_dim=128 // NARROWER,
             max_position_embeddings=4096,
             tie_word_embeddings=True,
         )
     )
 
 
-def _decode(device, batch):
+def _decode(device, batch, layers=28, tokens=64, **generation):
     """Qwen3-0.6B, bf16, eager generate of 64 tokens after 32."""
-    model = _model(lambda: _qwen3(28), device, torch.bfloat16).eval()
+    model = _model(lambda: _qwen3(layers), device, torch.bfloat16).eval()
     ids = torch.randint(0, 1000, (batch, 32)).to(device)
 
     def run():
         with torch.inference_mode():
-            tokens = model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=64, min_new_tokens=64,
-                do_sample=False,
+            found = model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, min_new_tokens=tokens,
+                do_sample=False, **generation,
             )
-            return [tokens, model(tokens).logits[:, -1]]
+            return [found, model(found).logits[:, -1]]
 
     return run
 
@@ -108,20 +110,28 @@ variants(
 )
 
 
-@workload
-def bert_train(device):
-    """BERT-base shaped, dropout on, sequence 128, batch 8."""
-    from transformers import BertConfig, BertForMaskedLM
+def _bert_config(layers=12):
+    from transformers import BertConfig
 
-    model = _model(lambda: BertForMaskedLM(BertConfig()), device).train()
+    return BertConfig(
+        hidden_size=768 // NARROWER, intermediate_size=3072 // NARROWER, num_hidden_layers=layers
+    )
+
+
+@workload
+def bert_train(device, layers=12, steps=5):
+    """BERT-base shaped, dropout on, sequence 128, batch 8."""
+    from transformers import BertForMaskedLM
+
+    model = _model(lambda: BertForMaskedLM(_bert_config(layers)), device).train()
     ids = torch.randint(0, 30000, (8, 128)).to(device)
-    return _train(device, model, dict(input_ids=ids, labels=ids), 5)
+    return _train(device, model, dict(input_ids=ids, labels=ids), steps)
 
 
 def _bert(device, batch, dtype):
-    from transformers import BertConfig, BertModel
+    from transformers import BertModel
 
-    model = _model(lambda: BertModel(BertConfig()), device, dtype).eval()
+    model = _model(lambda: BertModel(_bert_config()), device, dtype).eval()
     ids = torch.randint(0, 30000, (batch, 64)).to(device)
 
     def run():
@@ -137,16 +147,19 @@ variants(_bert, bert_b1=dict(batch=1, dtype=torch.float16), bert_b64=dict(batch=
 
 
 @workload
-def gptj(device):
+def gptj(device, times=10):
     """Four layers of GPT-J 6B, fp16 forward: rotary embedding and repeat."""
     from transformers import GPTJConfig, GPTJModel
 
-    model = _model(lambda: GPTJModel(GPTJConfig(n_layer=4, vocab_size=8192)), device, torch.float16).eval()
+    config = GPTJConfig(
+        n_layer=4, vocab_size=8192, n_embd=4096 // NARROWER, rotary_dim=64 // NARROWER
+    )
+    model = _model(lambda: GPTJModel(config), device, torch.float16).eval()
     ids = torch.randint(0, 8192, (1, 64)).to(device)
 
     def run():
         with torch.inference_mode():
-            for _ in range(10):
+            for _ in range(times):
                 out = model(ids).last_hidden_state
         return [out]
 

@@ -137,7 +137,7 @@ struct DeferMade<Op, Out, Rule, Quick, R(A...)> {
     template <size_t... I, size_t... O>
     static void call(TaskOperands &operands, Arguments &kept, std::index_sequence<I...>,
                      std::index_sequence<O...>) {
-        Out::redispatch(c10::DispatchKeySet(twin.key), give(operands, std::get<I>(kept.kept))...,
+        Out::redispatch(twin.keys, give(operands, std::get<I>(kept.kept))...,
                         *operands.at(kept.results[O])...);
     }
 };
@@ -214,11 +214,8 @@ struct DeferGiven<Op, Rule, Quick, R(A...)> {
 
     static void run(DeferredTask &task) {
         const TaskArguments<Kept> kept(task);
-        std::apply(
-            [&](auto &...each) {
-                Op::redispatch(c10::DispatchKeySet(twin.key), give(*task.operands, each)...);
-            },
-            kept.value);
+        std::apply([&](auto &...each) { Op::redispatch(twin.keys, give(*task.operands, each)...); },
+                   kept.value);
     }
 };
 

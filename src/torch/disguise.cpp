@@ -58,7 +58,7 @@ bool is_claimed(c10::Device device) {
 class Disguise final : public c10::TensorImpl {
   public:
     explicit Disguise(at::Tensor original)
-        : TensorImpl(c10::DispatchKeySet(twin.key), original.dtype(), claimed(original.device())),
+        : TensorImpl(twin.keys, original.dtype(), claimed(original.device())),
           original_(std::move(original)) {
         refresh();
     }

@@ -10,6 +10,7 @@
 #include "late_free.h"
 #include "twin.h"
 
+#include "fl/device.h"
 #include "fl/memory.h"
 #include "fl/stream.h"
 
@@ -34,77 +35,81 @@ struct TwinGuard : c10::impl::DeviceGuardImplInterface {
         return kFlagos;
     }
     Device exchangeDevice(Device device) const override {
-        return to_flagos(twin_guard()->exchangeDevice(to_twin(device)));
+        return to_flagos(twin.guard->exchangeDevice(to_twin(device)));
     }
     Device getDevice() const override {
-        return to_flagos(twin_guard()->getDevice());
+        return to_flagos(twin.guard->getDevice());
     }
+    // PyTorch's engine sets the device of every guard there is before each node of a backward pass,
+    // so the twin's has done so when this one is asked. A device that is alone is current anyway.
     void setDevice(Device device) const override {
-        twin_guard()->setDevice(to_twin(device));
+        if (device.index() != 0 || fl_device_count() != 1 || fl_device_in_bad_fork()) {
+            twin.guard->setDevice(to_twin(device));
+        }
     }
     void uncheckedSetDevice(Device device) const noexcept override {
-        twin_guard()->uncheckedSetDevice(to_twin(device));
+        twin.guard->uncheckedSetDevice(to_twin(device));
     }
     Stream getStream(Device device) const override {
-        return to_flagos(twin_guard()->getStream(to_twin(device)));
+        return to_flagos(twin.guard->getStream(to_twin(device)));
     }
     Stream getDefaultStream(Device device) const override {
-        return to_flagos(twin_guard()->getDefaultStream(to_twin(device)));
+        return to_flagos(twin.guard->getDefaultStream(to_twin(device)));
     }
     Stream getStreamFromGlobalPool(Device device, bool high_priority) const override {
-        return to_flagos(twin_guard()->getStreamFromGlobalPool(to_twin(device), high_priority));
+        return to_flagos(twin.guard->getStreamFromGlobalPool(to_twin(device), high_priority));
     }
     Stream getNewStream(Device device, int priority) const override {
-        return to_flagos(twin_guard()->getNewStream(to_twin(device), priority));
+        return to_flagos(twin.guard->getNewStream(to_twin(device), priority));
     }
     Stream exchangeStream(Stream stream) const override {
-        return to_flagos(twin_guard()->exchangeStream(to_twin(stream)));
+        return to_flagos(twin.guard->exchangeStream(to_twin(stream)));
     }
     void *getStreamNativeHandle(const Stream stream) const override {
-        return twin_guard()->getStreamNativeHandle(to_twin(stream));
+        return twin.guard->getStreamNativeHandle(to_twin(stream));
     }
     void destroyEvent(void *event, const DeviceIndex index) const noexcept override {
-        twin_guard()->destroyEvent(event, index);
+        twin.guard->destroyEvent(event, index);
     }
     void record(void **event, const Stream &stream, const DeviceIndex index,
                 const c10::EventFlag flag) const override {
-        twin_guard()->record(event, to_twin(stream), index, flag);
+        twin.guard->record(event, to_twin(stream), index, flag);
     }
     void block(void *event, const Stream &stream) const override {
-        twin_guard()->block(event, to_twin(stream));
+        twin.guard->block(event, to_twin(stream));
     }
     bool queryEvent(void *event) const override {
-        return twin_guard()->queryEvent(event);
+        return twin.guard->queryEvent(event);
     }
     DeviceIndex deviceCount() const noexcept override {
-        return twin_guard()->deviceCount();
+        return twin.guard->deviceCount();
     }
     // PyTorch's guard of CUDA knows no answer and raises. Every dtype: what has no kernel says so.
     c10::DeviceCapability getDeviceCapability(Device device) const override {
         try {
-            return twin_guard()->getDeviceCapability(to_twin(device));
+            return twin.guard->getDeviceCapability(to_twin(device));
         } catch (const c10::Error &) {
             return c10::DeviceCapability();
         }
     }
     bool queryStream(const Stream &stream) const override {
-        return twin_guard()->queryStream(to_twin(stream));
+        return twin.guard->queryStream(to_twin(stream));
     }
     void synchronizeStream(const Stream &stream) const override {
-        twin_guard()->synchronizeStream(to_twin(stream));
+        twin.guard->synchronizeStream(to_twin(stream));
     }
     void synchronizeEvent(void *event) const override {
-        twin_guard()->synchronizeEvent(event);
+        twin.guard->synchronizeEvent(event);
     }
     void synchronizeDevice(const DeviceIndex index) const override {
-        twin_guard()->synchronizeDevice(index);
+        twin.guard->synchronizeDevice(index);
     }
     void recordDataPtrOnStream(const c10::DataPtr &pointer, const Stream &stream) const override {
         const AsTwinMade own(pointer, to_twin(stream.device()));
-        twin_guard()->recordDataPtrOnStream(own.get(), to_twin(stream));
+        twin.guard->recordDataPtrOnStream(own.get(), to_twin(stream));
     }
     double elapsedTime(void *first, void *second, const DeviceIndex index) const override {
-        return twin_guard()->elapsedTime(first, second, index);
+        return twin.guard->elapsedTime(first, second, index);
     }
 };
 

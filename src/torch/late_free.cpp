@@ -116,11 +116,11 @@ make_deleters(std::index_sequence<device...>) {
 constexpr auto deleters = make_deleters(std::make_index_sequence<FL_DEVICE_MAX>());
 
 c10::DeviceIndex current_device() {
-    return twin.is_host ? c10::DeviceIndex(0) : twin_guard()->getDevice().index();
+    return twin.is_host ? c10::DeviceIndex(0) : twin.guard->getDevice().index();
 }
 
 c10::StreamId current_stream(c10::DeviceIndex device) {
-    return twin.is_host ? 0 : twin_guard()->getStream(c10::Device(twin.type, device)).id();
+    return twin.is_host ? 0 : twin.guard->getStream(c10::Device(twin.type, device)).id();
 }
 
 } // namespace

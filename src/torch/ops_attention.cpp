@@ -41,9 +41,9 @@ bool is_wrapped(const Tensor &tensor) {
 int64_t choice_for_wrapped(const Tensor &query, const Tensor &key, const Tensor &value,
                            double dropout, bool causal, std::optional<double> scale, bool grouped) {
     const c10::impl::ExcludeDispatchKeyGuard no_python(c10::python_ks);
-    return at::_ops::_fused_sdp_choice::redispatch(c10::DispatchKeySet(twin.key), disguised(query),
-                                                   disguised(key), disguised(value), std::nullopt,
-                                                   dropout, causal, scale, grouped);
+    return at::_ops::_fused_sdp_choice::redispatch(twin.keys, disguised(query), disguised(key),
+                                                   disguised(value), std::nullopt, dropout, causal,
+                                                   scale, grouped);
 }
 
 const c10::BoxedKernel *left_to_disguise;

@@ -101,8 +101,8 @@ Tensor product_now(const Tensor &input, const Tensor &weight, const OptionalTens
         flat.unsafeGetTensorImpl()->set_sizes_and_strides(shapes.flat, shapes.flat_strides);
         const Tensor &turned = *frame.show(weight, false);
         turned.unsafeGetTensorImpl()->set_sizes_and_strides(shapes.turned, shapes.turned_strides);
-        Tensor result = product_of(c10::DispatchKeySet(twin.key), flat, turned,
-                                   bias.has_value() ? frame.show(*bias, false) : bias);
+        Tensor result =
+            product_of(twin.keys, flat, turned, bias.has_value() ? frame.show(*bias, false) : bias);
         frame.adopt(result);
         return result;
     } catch (...) {

@@ -77,9 +77,9 @@ Results group_norm_backward(const Tensor &grad_output, const Tensor &input, cons
     Results results;
     try {
         results = at::_ops::native_group_norm_backward::redispatch(
-            c10::DispatchKeySet(twin.key), shown(frame, laid_grad), shown(frame, laid_input),
-            shown(frame, mean), shown(frame, rstd), shown_weight, std::move(batch),
-            std::move(channels), std::move(positions), groups, wanted);
+            twin.keys, shown(frame, laid_grad), shown(frame, laid_input), shown(frame, mean),
+            shown(frame, rstd), shown_weight, std::move(batch), std::move(channels),
+            std::move(positions), groups, wanted);
     } catch (...) {
         rethrow_in_user_words("aten::native_group_norm_backward");
     }

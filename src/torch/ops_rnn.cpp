@@ -158,8 +158,8 @@ Tensor cudnn_rnn_flatten_weight(at::TensorList weights, int64_t weight_stride,
     Tensor buffer;
     try {
         buffer = at::_ops::_cudnn_rnn_flatten_weight::redispatch(
-            c10::DispatchKeySet(twin.key), shown, weight_stride, std::move(input_size), mode,
-            std::move(hidden_size), std::move(proj_size), num_layers, batch_first, bidirectional);
+            twin.keys, shown, weight_stride, std::move(input_size), mode, std::move(hidden_size),
+            std::move(proj_size), num_layers, batch_first, bidirectional);
     } catch (...) {
         rethrow_in_user_words("aten::_cudnn_rnn_flatten_weight");
     }

@@ -78,9 +78,8 @@ Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
     refuse_pinned(pin_memory);
     if (twin.present) {
         return adopted([&] {
-            return at::_ops::empty_memory_format::redispatch(c10::DispatchKeySet(twin.key), size,
-                                                             dtype, layout, twin_device(device),
-                                                             pin_memory, memory_format);
+            return at::_ops::empty_memory_format::redispatch(
+                twin.keys, size, dtype, layout, twin_device(device), pin_memory, memory_format);
         });
     }
     const c10::DeviceGuard guard(core_device(device));
@@ -101,9 +100,8 @@ Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
     refuse_pinned(pin_memory);
     if (twin.present) {
         return adopted([&] {
-            return at::_ops::empty_strided::redispatch(c10::DispatchKeySet(twin.key), size, stride,
-                                                       dtype, layout, twin_device(device),
-                                                       pin_memory);
+            return at::_ops::empty_strided::redispatch(twin.keys, size, stride, dtype, layout,
+                                                       twin_device(device), pin_memory);
         });
     }
     const c10::DeviceGuard guard(core_device(device));
@@ -257,8 +255,8 @@ Tensor to_copy(const Tensor &self, std::optional<at::ScalarType> dtype,
     Tensor result;
     if (keeps_layout(self, dtype, layout, pin_memory, memory_format)) {
         result = at::_ops::empty_strided::redispatch(
-            c10::DispatchKeySet(twin.key), self.sym_sizes(), self.sym_strides(),
-            dtype.value_or(self.scalar_type()), std::nullopt, shadow.device(), std::nullopt);
+            twin.keys, self.sym_sizes(), self.sym_strides(), dtype.value_or(self.scalar_type()),
+            std::nullopt, shadow.device(), std::nullopt);
         at::native::copy_(result, shadow, non_blocking);
     } else {
         result = at::native::_to_copy(shadow, dtype, layout, std::nullopt, pin_memory, non_blocking,
@@ -276,8 +274,7 @@ Scalar local_scalar_dense(const Tensor &self) {
     }
     ShadowFrame frame;
     try {
-        return at::_ops::_local_scalar_dense::redispatch(c10::DispatchKeySet(twin.key),
-                                                         *frame.show(self, false));
+        return at::_ops::_local_scalar_dense::redispatch(twin.keys, *frame.show(self, false));
     } catch (...) {
         rethrow_in_user_words("aten::_local_scalar_dense");
     }

@@ -251,7 +251,7 @@ CallerState CallerState::now(c10::DeviceIndex device) {
         state.threads = at::get_num_threads();
         state.float_mode = float_mode_now();
     } else {
-        state.stream = twin_guard()->getStream(c10::Device(twin.type, device)).id();
+        state.stream = twin.guard->getStream(c10::Device(twin.type, device)).id();
     }
     return state;
 }
@@ -278,12 +278,12 @@ void CallerState::install(c10::DeviceIndex device) const {
     if (!is_set || current != stream) {
         const c10::Device where(twin.type, device);
         const c10::Stream wanted(c10::Stream::UNSAFE, where, stream);
-        twin_guard()->setDevice(where);
-        twin_guard()->exchangeStream(wanted);
+        twin.guard->setDevice(where);
+        twin.guard->exchangeStream(wanted);
         if (!is_set) {
             // Setting the device that is the current one already does nothing, and libraries beside
             // the runtime then find no context in a new thread. Any question makes it current.
-            (void)twin_guard()->queryStream(wanted);
+            (void)twin.guard->queryStream(wanted);
         }
         current = stream;
         is_set = true;

@@ -7,6 +7,7 @@
 #include "check.h"
 #include "late_free.h"
 #include "queue.h"
+#include "shadow_index.h"
 #include "special.h"
 
 #include <c10/core/Allocator.h>
@@ -57,11 +58,6 @@ bool is_special(const c10::TensorImpl *impl) {
     return (impl->key_set().raw_repr() & twin.special_keys) != 0;
 }
 
-bool same_layout(const c10::TensorImpl &a, const c10::TensorImpl &b) {
-    return a.sizes() == b.sizes() && a.strides() == b.strides() &&
-           a.storage_offset() == b.storage_offset();
-}
-
 } // namespace
 
 void copy_names(const c10::TensorImpl &from, c10::TensorImpl &to) {
@@ -81,8 +77,7 @@ void copy_lazy_bits(const c10::TensorImpl &from, c10::TensorImpl &to) {
 // --- one shadow -------------------------------------------------------------------------------
 
 Shadow::Shadow(c10::Storage storage)
-    : TensorImpl(c10::Storage(storage), c10::DispatchKeySet(twin.key),
-                 caffe2::TypeMeta::Make<float>()),
+    : TensorImpl(c10::Storage(storage), twin.keys, caffe2::TypeMeta::Make<float>()),
       own_storage_(std::move(storage)) {}
 
 at::Tensor Shadow::create() {
@@ -109,13 +104,21 @@ void Shadow::bind_fields(const at::Tensor &tensor, bool written) {
     numel_ = source->numel_;
     data_type_ = source->data_type_;
     device_opt_ = to_twin(*source->device_opt_);
-    is_contiguous_ = source->is_contiguous_;
-    is_channels_last_ = source->is_channels_last_;
-    is_channels_last_contiguous_ = source->is_channels_last_contiguous_;
-    is_channels_last_3d_ = source->is_channels_last_3d_;
-    is_channels_last_3d_contiguous_ = source->is_channels_last_3d_contiguous_;
-    is_non_overlapping_and_dense_ = source->is_non_overlapping_and_dense_;
-    is_wrapped_number_ = source->is_wrapped_number_;
+    // All are read before any is written, so that the compiler makes one copy of the eight bits.
+    const bool contiguous = source->is_contiguous_;
+    const bool last = source->is_channels_last_;
+    const bool last_contiguous = source->is_channels_last_contiguous_;
+    const bool last_3d = source->is_channels_last_3d_;
+    const bool last_3d_contiguous = source->is_channels_last_3d_contiguous_;
+    const bool dense = source->is_non_overlapping_and_dense_;
+    const bool number = source->is_wrapped_number_;
+    is_contiguous_ = contiguous;
+    is_channels_last_ = last;
+    is_channels_last_contiguous_ = last_contiguous;
+    is_channels_last_3d_ = last_3d;
+    is_channels_last_3d_contiguous_ = last_3d_contiguous;
+    is_non_overlapping_and_dense_ = dense;
+    is_wrapped_number_ = number;
     key_set_ = to_shadow_keys(source->key_set_);
     if (C10_UNLIKELY(source->has_named_tensor_meta())) {
         copy_names(*source, *this);
@@ -199,6 +202,18 @@ void Shadow::mark_written() {
     }
 }
 
+// By hand: tensors have few dimensions, and a call for each list costs more than comparing it.
+bool Shadow::has_layout_of(const c10::TensorImpl &original) const {
+    const auto &other = static_cast<const Shadow &>(original);
+    const c10::impl::SizesAndStrides &ours = sizes_and_strides_, &theirs = other.sizes_and_strides_;
+    bool same = ours.size() == theirs.size() && storage_offset_ == other.storage_offset_;
+    for (size_t dim = 0; same && dim < ours.size(); dim++) {
+        same = ours.sizes_data()[dim] == theirs.sizes_data()[dim] &&
+               ours.strides_data()[dim] == theirs.strides_data()[dim];
+    }
+    return same;
+}
+
 void Shadow::write_back() {
     c10::TensorImpl *const original = original_->unsafeGetTensorImpl();
     c10::StorageImpl *const shown = storage_.unsafeGetStorageImpl();
@@ -211,10 +226,7 @@ void Shadow::write_back() {
             shown->set_allocator(c10::GetAllocator(kFlagos));
             original->set_storage_keep_dtype(storage_);
         } else {
-            original->set_storage_keep_dtype(c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-                c10::StorageImpl::use_byte_size_t(), shown->nbytes(),
-                owning_pointer(const_cast<void *>(shown->data()), storage_, original->device()),
-                c10::GetAllocator(kFlagos), /*resizable=*/true)));
+            original->set_storage_keep_dtype(owning_storage(storage_, original->device()));
         }
     } else if (C10_UNLIKELY(shown->data() != lender.bound_pointer_ ||
                             shown->nbytes() != lender.bound_nbytes_)) {
@@ -227,7 +239,7 @@ void Shadow::write_back() {
         original_storage_->set_data_ptr_noswap(std::move(moved));
         original_storage_->set_nbytes(lender.bound_nbytes_);
     }
-    if (C10_UNLIKELY(!storage_only_ && !same_layout(*this, *original))) {
+    if (C10_UNLIKELY(!storage_only_ && !has_layout_of(*original))) {
         original->set_sizes_and_strides(sizes(), strides(), storage_offset());
     }
     constexpr c10::DispatchKeySet lazy{c10::DispatchKey::Conjugate, c10::DispatchKey::Negative};
@@ -287,8 +299,7 @@ bool Shadow::release_slow() {
 // --- the shadows of one call ------------------------------------------------------------------
 
 struct ShadowFrame::Extra {
-    // Lists of hundreds of tensors are searched by hash instead of one by one.
-    std::unordered_map<const void *, uint32_t> by_tensor, by_storage;
+    ShadowIndex index;
     uint32_t indexed = 0;
     SpecialShadows special;
 };
@@ -317,41 +328,38 @@ ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool writte
     const c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
     constexpr uint32_t kLinear = 24;
     Shadow *lender = nullptr;
+    const auto again = [&](uint32_t i) -> ThreadState::Slot & {
+        if (written && !state_.shadow(i).written()) {
+            state_.shadow(i).mark_written();
+        }
+        return state_.slot(i);
+    };
     if (C10_LIKELY(state_.top - base_ <= kLinear)) {
         for (uint32_t i = base_; i < state_.top; i++) {
             Shadow &shadow = state_.shadow(i);
             if (shadow.original().unsafeGetTensorImpl() == impl) {
-                if (written && !shadow.written()) {
-                    shadow.mark_written();
-                }
-                return state_.slot(i);
+                return again(i);
             }
             if (C10_UNLIKELY(storage != nullptr && shadow.original_storage() == storage)) {
                 lender = &shadow;
             }
         }
     } else {
-        Extra &index = extra();
-        for (uint32_t i = base_ + index.indexed; i < state_.top; i++, index.indexed++) {
-            Shadow &shadow = state_.shadow(i);
-            index.by_tensor.emplace(shadow.original().unsafeGetTensorImpl(), i);
-            index.by_storage.emplace(shadow.original_storage(), i);
+        Extra &extra = this->extra();
+        for (uint32_t i = base_ + extra.indexed; i < state_.top; i++, extra.indexed++) {
+            extra.index.add(state_.shadow(i), i);
         }
-        if (auto found = index.by_tensor.find(impl); found != index.by_tensor.end()) {
-            if (written && !state_.shadow(found->second).written()) {
-                state_.shadow(found->second).mark_written();
-            }
-            return state_.slot(found->second);
+        const ShadowIndex::Found found = extra.index.find(impl, storage, state_);
+        if (found.same != ShadowIndex::kNone) {
+            return again(found.same);
         }
-        if (auto found = index.by_storage.find(storage);
-            storage != nullptr && found != index.by_storage.end()) {
-            lender = &state_.shadow(found->second);
-        }
+        lender = found.sharing == ShadowIndex::kNone ? nullptr : &state_.shadow(found.sharing);
     }
     if (C10_UNLIKELY(state_.top == state_.chunks.size() * ThreadState::kChunk)) {
         state_.grow();
     }
-    Shadow &shadow = state_.shadow(state_.top);
+    ThreadState::Slot &slot = state_.slot(state_.top);
+    Shadow &shadow = *static_cast<Shadow *>(slot->unsafeGetTensorImpl());
     if constexpr (kStorageOnly) {
         shadow.bind_storage(tensor, written, lender);
     } else if (C10_LIKELY(lender == nullptr)) {
@@ -359,7 +367,8 @@ ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool writte
     } else {
         shadow.bind_sharing(tensor, written, *lender);
     }
-    return state_.slot(state_.top++);
+    state_.top++;
+    return slot;
 }
 
 template ThreadState::Slot &ShadowFrame::show_plain<true>(const at::Tensor &, bool);

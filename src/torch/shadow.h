@@ -87,6 +87,7 @@ class Shadow final : public c10::TensorImpl {
     void bind_fields(const at::Tensor &tensor, bool written);
     void bind_memory(const at::Tensor &tensor, bool written);
     void share_memory(bool written, Shadow &lender);
+    bool has_layout_of(const c10::TensorImpl &original) const;
     bool release_slow();
     bool use_count_is_one() const;
 

@@ -34,6 +34,8 @@ void twin_choose(const fl_platform &platform) {
     chosen.is_host = platform.twin != FL_TWIN_CUDA;
     chosen.type = chosen.is_host ? c10::DeviceType::CPU : c10::DeviceType::CUDA;
     chosen.key = chosen.is_host ? DispatchKey::CPU : DispatchKey::CUDA;
+    chosen.keys = c10::DispatchKeySet(chosen.key);
+    chosen.guard = chosen.is_host ? nullptr : c10::impl::getDeviceGuardImpl(chosen.type);
     chosen.backend =
         chosen.is_host ? c10::BackendComponent::CPUBit : c10::BackendComponent::CUDABit;
     chosen.twin_component = raw(chosen.backend);

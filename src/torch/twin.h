@@ -21,7 +21,10 @@ struct Twin {
     bool is_host = true;
     c10::DeviceType type = c10::DeviceType::CPU;
     c10::DispatchKey key = c10::DispatchKey::CPU;
+    c10::DispatchKeySet keys{c10::DispatchKey::CPU}; // Of `key` alone; making it is a call.
     c10::BackendComponent backend = c10::BackendComponent::CPUBit;
+    // c10 keeps a guard for ever. Only where there is a twin that is not the host.
+    const c10::impl::DeviceGuardImplInterface *guard = nullptr;
     // Bits of a raw DispatchKeySet.
     uint64_t twin_component = 0, flagos_component = 0;
     uint64_t twin_autocast = 0, flagos_autocast = 0;
@@ -58,11 +61,6 @@ inline c10::DispatchKeySet to_flagos_keys(c10::DispatchKeySet keys) {
     }
     return c10::DispatchKeySet(c10::DispatchKeySet::RAW,
                                (raw & ~twin.twin_component) | twin.flagos_component);
-}
-
-// The twin's device guard; only where there is a twin that is not the host.
-inline const c10::impl::DeviceGuardImplInterface *twin_guard() {
-    return c10::impl::getDeviceGuardImpl(twin.type);
 }
 
 inline c10::Stream to_twin(c10::Stream stream) {

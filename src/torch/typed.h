@@ -300,7 +300,7 @@ struct Typed<Op, R(A...)> {
     }
 
     static R call_shown(ShadowFrame &frame, std::remove_reference_t<A> &...arguments) {
-        const c10::DispatchKeySet keys(twin.key);
+        const c10::DispatchKeySet keys = twin.keys;
         if constexpr (std::is_void_v<R>) {
             Op::redispatch(keys, shown(frame, arguments)...);
             if constexpr (kWrites) {

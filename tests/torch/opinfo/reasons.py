@@ -137,6 +137,14 @@ ROWS = [
         twins=ANY_TWIN,
         sometimes="Few kernels do, and not every time.",
     ),
+    Row(
+        NOT_REPEATED,
+        ("nn.functional.max_unpool*",),
+        ("value",),
+        ("forward_mode",),
+        twins=("cpu", "none"),
+        sometimes="Two threads seldom write to one place at the same time.",
+    ),
     Row(JITERATOR, ("jiterator_*",), ("raises",), twins=("cuda",)),
     Row(
         NO_DEVICE,
