@@ -146,6 +146,25 @@ for _owner, _name in (
         cuda="waits for what is queued",
     )
 
+for _name in (
+    "_cuda_memoryStats",
+    "_cuda_memorySnapshot",
+    "_cuda_resetPeakMemoryStats",
+    "_cuda_resetAccumulatedMemoryStats",
+    "_cuda_emptyCache",
+):
+    if hasattr(torch._C, _name):
+        CudaRow(
+            torch._C,
+            _name,
+            _drain_first,
+            why="memory that the caller has freed counts until queued operators have run. Wrapped when "
+            "the queue is first switched on",
+            cpu="not wrapped: it is about no memory of flagos",
+            none="not wrapped: nothing is queued",
+            cuda="waits for what is queued, and gives back what waited to be freed",
+        )
+
 # --- graphs --------------------------------------------------------------------------------------
 
 for _name, _wrap, _what in (

@@ -35,8 +35,7 @@ struct TwinMemory final : c10::DeviceAllocator {
     }
     // Statistics: the host's allocator keeps none, and none are invented.
     static c10::DeviceAllocator &counted(const char *what) {
-        drain_queue(); // Memory that queued operators hold is about to be free.
-        give_back_all();
+        settle_queue(); // Memory that queued operators hold is about to be free.
         TORCH_CHECK_NOT_IMPLEMENTED(!twin.is_host, what,
                                     " is not served on platform 'cpu': the host's allocator keeps "
                                     "no statistics and no cache");

@@ -42,11 +42,19 @@ class FlagosGenerator final : public c10::GeneratorImpl {
         const std::lock_guard<std::mutex> lock(inner_.mutex());
         return inner_.unsafeGetGeneratorImpl()->seed();
     }
+    // The host's generator counts no draws beside its state. Pickling asks every device's for that
+    // number, and hands it back.
     void set_offset(uint64_t offset) override {
-        inner_.set_offset(offset);
+        if (inner_.device().is_cpu()) {
+            TORCH_CHECK_VALUE(offset == 0, "a generator of ", device_,
+                              " has no offset but 0 on this "
+                              "platform, where its state is all there is: use set_state");
+        } else {
+            inner_.set_offset(offset);
+        }
     }
     uint64_t get_offset() const override {
-        return inner_.unsafeGetGeneratorImpl()->get_offset();
+        return inner_.device().is_cpu() ? 0 : inner_.unsafeGetGeneratorImpl()->get_offset();
     }
     void set_state(const c10::TensorImpl &state) override {
         const std::lock_guard<std::mutex> lock(inner_.mutex());

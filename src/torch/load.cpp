@@ -59,7 +59,7 @@ TORCH_LIBRARY(flagos, library) {
     });
     library.def("queue_set(bool on) -> ()", &fl_torch::queue_set);
     library.def("queue_is_on() -> bool", &fl_torch::queue_is_on);
-    library.def("queue_drain() -> ()", &fl_torch::drain_queue);
+    library.def("queue_drain() -> ()", &fl_torch::settle_queue);
     library.def("memory_is_known(Tensor self) -> ()", [](const at::Tensor &self) {
         fl_torch::memory_is_known(self, fl_torch::Known::kAddress);
     });

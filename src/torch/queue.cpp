@@ -129,6 +129,13 @@ void drain_in_use() {
     }
 }
 
+void settle_queue() {
+    drain_queue();
+    if (queue_in_use()) {
+        give_back_all();
+    }
+}
+
 void drain_quietly() noexcept {
     if (queue_in_use() && !fl_queue_on_worker()) {
         fl_queue_drain(-1);

@@ -48,7 +48,10 @@ inline void drain_queue() {
     }
 }
 
-// The same where no exception may leave; a failure is kept for the next call that may raise it.
+// The same, and give back all memory that waited to be freed.
+void settle_queue();
+
+// Wait where no exception may leave; a failure is kept for the next call that may raise it.
 void drain_quietly() noexcept;
 
 // Drain and stop for good; Python is about to end.

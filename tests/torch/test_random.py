@@ -1,5 +1,7 @@
 """Random numbers: seeds, states, generators, before and after initialisation."""
 
+import copy
+import pickle
 import threading
 
 import pytest
@@ -201,3 +203,13 @@ except torch.flagos.DeferredCallError as error:
     print("in culprit" in str(error))
 """
     assert python(code, TORCH_FL_PLATFORM=PLATFORM) == "True\n"
+
+
+@pytest.mark.parametrize("again", [lambda g: pickle.loads(pickle.dumps(g)), copy.deepcopy])
+def test_a_generator_is_pickled_and_copied_with_its_state(again):
+    generator = torch.Generator("flagos").manual_seed(3)
+    torch.rand(3, device="flagos", generator=generator)
+    other = again(generator)
+    assert other.device == generator.device and other.initial_seed() == 3
+    draws = [torch.rand(5, device="flagos", generator=each).cpu() for each in (generator, other)]
+    assert torch.equal(*draws)
