@@ -109,24 +109,33 @@ class CudaRow(QueueRow):
             super().install()
 
 
-def _capture_at_once(original):
-    def capture_begin(self, *args, **kwargs):
-        self._torch_fl_queue = torch.ops.flagos.queue_is_on()
+_before = []  # Whether the queue was on, of each capture and pool that is in use.
+
+
+def _off_from(original):
+    def begin(*args, **kwargs):
+        before = torch.ops.flagos.queue_is_on()
         torch.ops.flagos.queue_set(False)
-        return original(self, *args, **kwargs)
-
-    return _mark(capture_begin, original)
-
-
-def _queue_again(original):
-    def capture_end(self, *args, **kwargs):
         try:
-            return original(self, *args, **kwargs)
+            result = original(*args, **kwargs)
+        except BaseException:
+            torch.ops.flagos.queue_set(before)
+            raise
+        _before.append(before)
+        return result
+
+    return _mark(begin, original)
+
+
+def _as_before(original):
+    def end(*args, **kwargs):
+        try:
+            return original(*args, **kwargs)
         finally:
-            if getattr(self, "_torch_fl_queue", False):
+            if _before and _before.pop():
                 torch.ops.flagos.queue_set(True)
 
-    return _mark(capture_end, original)
+    return _mark(end, original)
 
 
 for _owner, _name in (
@@ -165,65 +174,29 @@ for _name in (
             cuda="waits for what is queued, and gives back what waited to be freed",
         )
 
-# --- graphs --------------------------------------------------------------------------------------
+# --- graphs and pools ----------------------------------------------------------------------------
 
-for _name, _wrap, _what in (
-    ("capture_begin", _capture_at_once, "the queue is off until `capture_end`"),
-    ("capture_end", _queue_again, "the queue is as it was before"),
-    ("replay", _drain_first, "waits for what is queued"),
+_OFF = "the queue is off until the end"
+_BACK = "the queue is as it was before"
+_GRAPH = "a graph is captured from the calling thread's launches, and replayed by no operator"
+_POOL = (
+    "memory comes from a pool while the calling thread says so, for results and for what kernels "
+    "use meanwhile"
+)
+
+for _owner, _name, _wrap, _why, _what in (
+    (torch.cuda.CUDAGraph, "capture_begin", _off_from, _GRAPH, _OFF),
+    (torch.cuda.CUDAGraph, "capture_end", _as_before, _GRAPH, _BACK),
+    (torch.cuda.CUDAGraph, "replay", _drain_first, _GRAPH, "waits for what is queued"),
+    (torch.cuda.memory, "_cuda_beginAllocateCurrentThreadToPool", _off_from, _POOL, _OFF),
+    (torch.cuda.memory, "_cuda_endAllocateToPool", _as_before, _POOL, _BACK),
 ):
     CudaRow(
-        torch.cuda.CUDAGraph,
+        _owner,
         _name,
         _wrap,
-        why="a graph is captured from the calling thread's launches, and replayed by no operator. "
-        "Wrapped when the queue is first switched on",
-        cpu="not wrapped: there are no graphs",
-        none="not wrapped: nothing is queued",
-        cuda=_what,
-    )
-
-# --- pools ---------------------------------------------------------------------------------------
-
-_before_pools = []  # Whether the queue was on, of each pool that is in use.
-
-
-def _pool_at_once(original):
-    def begin(*args):
-        before = torch.ops.flagos.queue_is_on()
-        torch.ops.flagos.queue_set(False)
-        try:
-            original(*args)
-        except BaseException:
-            torch.ops.flagos.queue_set(before)
-            raise
-        _before_pools.append(before)
-
-    return _mark(begin, original)
-
-
-def _queue_after_pool(original):
-    def end(*args):
-        try:
-            original(*args)
-        finally:
-            if _before_pools and _before_pools.pop():
-                torch.ops.flagos.queue_set(True)
-
-    return _mark(end, original)
-
-
-for _name, _wrap, _what in (
-    ("_cuda_beginAllocateCurrentThreadToPool", _pool_at_once, "the queue is off until the end"),
-    ("_cuda_endAllocateToPool", _queue_after_pool, "the queue is as it was before"),
-):
-    CudaRow(
-        torch.cuda.memory,
-        _name,
-        _wrap,
-        why="memory comes from a pool while the calling thread says so, for results and for what "
-        "kernels use meanwhile. Wrapped when the queue is first switched on",
-        cpu="not wrapped: there are no pools",
+        why=f"{_why}. Wrapped when the queue is first switched on",
+        cpu="not wrapped: it is about no work of flagos",
         none="not wrapped: nothing is queued",
         cuda=_what,
     )

@@ -106,9 +106,6 @@ __device__ __forceinline__ void keep(int64_t v, any_value *out) {
     out->kind = any_value::INTEGER;
     out->bits = (uint64_t)v;
 }
-__device__ __forceinline__ void keep(int16_t v, any_value *out) {
-    keep((int64_t)v, out);
-}
 __device__ __forceinline__ void keep(int32_t v, any_value *out) {
     keep((int64_t)v, out);
 }

@@ -54,18 +54,25 @@ FL__BOTH fl__pair64 fl__pair64_of(double re, double im) {
 /* --- each wide type as integer bits, as truth, and as floats of both widths ---------------------
  */
 
-FL__BOTH uint64_t fl__bits_B(int16_t v) {
-    return (uint64_t)(int64_t)v;
-}
-FL__BOTH uint64_t fl__bits_S(int32_t v) {
-    return (uint64_t)(int64_t)v;
-}
-FL__BOTH uint64_t fl__bits_I(int64_t v) {
-    return (uint64_t)v;
-}
-FL__BOTH uint64_t fl__bits_U(uint64_t v) {
-    return v;
-}
+#define FL__OF_INTEGER(K)                                 \
+    FL__BOTH uint64_t fl__bits_##K(fl__wide_##K v) {      \
+        return (uint64_t)v;                               \
+    }                                                     \
+    FL__BOTH bool fl__true_##K(fl__wide_##K v) {          \
+        return v != 0;                                    \
+    }                                                     \
+    FL__BOTH fl__pair32 fl__floats_##K(fl__wide_##K v) {  \
+        return fl__pair32_of((float)v, 0.0f);             \
+    }                                                     \
+    FL__BOTH fl__pair64 fl__doubles_##K(fl__wide_##K v) { \
+        return fl__pair64_of((double)v, 0.0);             \
+    }
+FL__OF_INTEGER(B)
+FL__OF_INTEGER(S)
+FL__OF_INTEGER(I)
+FL__OF_INTEGER(U)
+#undef FL__OF_INTEGER
+
 FL__BOTH uint64_t fl__bits_F(float v) {
     return fl__to_integer((double)v);
 }
@@ -79,18 +86,6 @@ FL__BOTH uint64_t fl__bits_CD(fl__pair64 v) {
     return fl__to_integer(v.re);
 }
 
-FL__BOTH bool fl__true_B(int16_t v) {
-    return v != 0;
-}
-FL__BOTH bool fl__true_S(int32_t v) {
-    return v != 0;
-}
-FL__BOTH bool fl__true_I(int64_t v) {
-    return v != 0;
-}
-FL__BOTH bool fl__true_U(uint64_t v) {
-    return v != 0;
-}
 FL__BOTH bool fl__true_F(float v) {
     return v != 0.0f;
 }
@@ -104,18 +99,6 @@ FL__BOTH bool fl__true_CD(fl__pair64 v) {
     return v.re != 0.0 || v.im != 0.0;
 }
 
-FL__BOTH fl__pair32 fl__floats_B(int16_t v) {
-    return fl__pair32_of((float)v, 0.0f);
-}
-FL__BOTH fl__pair32 fl__floats_S(int32_t v) {
-    return fl__pair32_of((float)v, 0.0f);
-}
-FL__BOTH fl__pair32 fl__floats_I(int64_t v) {
-    return fl__pair32_of((float)v, 0.0f);
-}
-FL__BOTH fl__pair32 fl__floats_U(uint64_t v) {
-    return fl__pair32_of((float)v, 0.0f);
-}
 FL__BOTH fl__pair32 fl__floats_F(float v) {
     return fl__pair32_of(v, 0.0f);
 }
@@ -129,18 +112,6 @@ FL__BOTH fl__pair32 fl__floats_CD(fl__pair64 v) {
     return fl__pair32_of((float)v.re, (float)v.im);
 }
 
-FL__BOTH fl__pair64 fl__doubles_B(int16_t v) {
-    return fl__pair64_of((double)v, 0.0);
-}
-FL__BOTH fl__pair64 fl__doubles_S(int32_t v) {
-    return fl__pair64_of((double)v, 0.0);
-}
-FL__BOTH fl__pair64 fl__doubles_I(int64_t v) {
-    return fl__pair64_of((double)v, 0.0);
-}
-FL__BOTH fl__pair64 fl__doubles_U(uint64_t v) {
-    return fl__pair64_of((double)v, 0.0);
-}
 FL__BOTH fl__pair64 fl__doubles_F(float v) {
     return fl__pair64_of((double)v, 0.0);
 }

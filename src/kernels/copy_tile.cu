@@ -2,10 +2,10 @@
  * copy_tile.cu: elements of one size from one layout into another whose innermost dimension is a
  * different one.
  *
- * A block reads a square along the source's rows, turns it in shared memory and writes it along the
+ * A block reads a tile along the source's rows, turns it in shared memory and writes it along the
  * destination's. Where rows allow, threads move words of four bytes: neighbours of small elements
  * are turned in registers, so that a copy of bytes takes no more instructions a byte than one of
- * floats. To walk squares in bands, so that blocks of one time lie near each other in both
+ * floats. To walk tiles in bands, so that blocks of one time lie near each other in both
  * directions, was tried with bands of 8 and 32 squares on an H200: nothing gained, 5 % lost on
  * channels.
  */

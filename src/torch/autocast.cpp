@@ -6,6 +6,7 @@
 
 #include "schema.h"
 #include "twin.h"
+#include "values.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Operators.h>
@@ -67,13 +68,7 @@ Policy policy_of(const std::string &name) {
 template <class Visit>
 void each_tensor(IValue *first, IValue *last, const Visit &visit) {
     for (IValue *value = first; value != last; value++) {
-        if (value->isTensor()) {
-            visit(value->toTensor());
-        } else if (value->isTensorList()) {
-            for (const IValue &element : value->toListRef()) {
-                visit(element.toTensor());
-            }
-        }
+        fl_torch::each_tensor(*value, visit);
     }
 }
 

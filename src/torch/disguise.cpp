@@ -13,6 +13,7 @@
 #include "routed_ops.h"
 #include "router.h"
 #include "twin.h"
+#include "values.h"
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
@@ -219,13 +220,7 @@ class InLibrary {
 
 bool any_disguised(const IValue *values, size_t count) {
     return std::any_of(values, values + count, [](const IValue &value) {
-        if (value.isTensorList()) {
-            const auto list = value.toListRef();
-            return std::any_of(list.begin(), list.end(), [](const IValue &element) {
-                return disguise_of(element.toTensor()) != nullptr;
-            });
-        }
-        return value.isTensor() && disguise_of(value.toTensor()) != nullptr;
+        return any_tensor(value, [](const at::Tensor &tensor) { return disguise_of(tensor); });
     });
 }
 

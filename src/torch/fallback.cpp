@@ -10,6 +10,7 @@
 #include "host_operands.h"
 #include "packed.h"
 #include "shadow.h"
+#include "values.h"
 
 #include "fl/debug.h"
 #include "fl/device.h"
@@ -47,19 +48,6 @@ void refuse(const OperatorPlan &plan, const IValue *arguments) {
                                 "torch_fl.routes.strict(False), "
                                 "or give the operator another route with the rule '",
                                 plan.slot->name, " = <route>'");
-}
-
-template <class Visit>
-void each_tensor(const IValue &value, const Visit &visit) {
-    if (value.isTensor()) {
-        visit(value.toTensor());
-    } else if (value.isTensorList() || value.isOptionalTensorList()) {
-        for (const IValue &element : value.toListRef()) {
-            if (element.isTensor()) {
-                visit(element.toTensor());
-            }
-        }
-    }
 }
 
 // Where a device argument without an index points to is the calling thread's own affair.

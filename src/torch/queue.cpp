@@ -44,8 +44,7 @@ void queue_set(bool on) {
         queue_state.is_on.store(true);
     } else {
         queue_state.is_on.store(false);
-        drain_queue();
-        give_back_all();
+        settle_queue();
     }
 }
 

@@ -16,12 +16,14 @@
 #include "schema.h"
 #include "shadow.h"
 #include "structural.h"
+#include "values.h"
 
 #include "check.h"
 #include "fl/device.h"
 
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 
@@ -200,14 +202,7 @@ bool is_recorded(const OperatorPlan &plan, const IValue *arguments) {
         return false;
     }
     return std::any_of(plan.relevant.begin(), plan.relevant.end(), [&](const auto &argument) {
-        const IValue &value = arguments[argument.index];
-        if (!is_tensor_list(value)) {
-            return value.isTensor() && wants(value.toTensor());
-        }
-        const auto list = value.toListRef();
-        return std::any_of(list.begin(), list.end(), [&](const IValue &element) {
-            return element.isTensor() && wants(element.toTensor());
-        });
+        return any_tensor(arguments[argument.index], wants);
     });
 }
 
@@ -230,13 +225,8 @@ void check_generator(const OperatorPlan &plan, const IValue *arguments) {
     bool given = false, on_flagos = false;
     for (const auto &argument : plan.relevant) {
         const IValue &value = arguments[argument.index];
-        if (value.isTensor()) {
-            on_flagos |= ShadowFrame::needs_shadow(value.toTensor());
-        } else if (is_tensor_list(value)) {
-            for (const IValue &element : value.toListRef()) {
-                on_flagos |= element.isTensor() && ShadowFrame::needs_shadow(element.toTensor());
-            }
-        } else if (value.isDevice()) {
+        on_flagos |= any_tensor(value, ShadowFrame::needs_shadow);
+        if (value.isDevice()) {
             on_flagos |= value.toDevice().type() == kFlagos;
         } else if (argument.generator && value.isGenerator()) {
             given = value.toGenerator().device().type() == kFlagos;
