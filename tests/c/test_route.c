@@ -2,6 +2,7 @@
 #include "fl/route.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,7 +193,7 @@ TEST_WITH_LIMIT(route, sums_are_exact_with_threads_that_come_and_go, 120) {
 }
 
 static int stop_resetting;
-static uint64_t taken; /* What was read before each reset, summed. */
+static uint64_t taken; /* Atomic: how many resets there were. */
 
 /* A reset between the read and the reset itself would lose calls, so this counts one slot only and
  * resets while nobody else does. */
@@ -200,7 +201,7 @@ static void *reset_often(void *argument) {
     (void)argument;
     while (!__atomic_load_n(&stop_resetting, __ATOMIC_ACQUIRE)) {
         fl_route_counts_reset();
-        taken++;
+        __atomic_fetch_add(&taken, 1, __ATOMIC_RELEASE);
     }
     return NULL;
 }
@@ -209,6 +210,9 @@ TEST(route, a_reset_loses_no_later_call) {
     fl_slot *slot = slot_of("x");
     pthread_t resetter;
     CHECK_INT(pthread_create(&resetter, NULL, reset_often, NULL), 0);
+    while (!__atomic_load_n(&taken, __ATOMIC_ACQUIRE)) {
+        (void)sched_yield(); /* On a busy machine the loop below may end before a thread begins. */
+    }
     fl_route_counts counts;
     for (int i = 0; i < 200000; i++) {
         count(slot, FL_ROUTE_FAST, 1);
