@@ -68,6 +68,34 @@ def test_what_a_tensor_says_about_itself():
     assert x.nbytes == 24 and x.element_size() == 4
 
 
+STORAGES = sorted(name for name in torch.cuda.__all__ if name.endswith("Storage"))
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("name", STORAGES)
+def test_typed_storages_are_as_those_of_torch(name):
+    ours, theirs = getattr(torch.flagos, name), getattr(torch, name)
+    dtype = theirs.dtype
+    x = torch.arange(4).to(dtype)
+    storage, wanted = x.to(D).storage(), x.storage()
+    assert ours.dtype == dtype and isinstance(storage, ours) and not isinstance(storage, theirs)
+    assert not isinstance(wanted, ours)
+    assert not isinstance(torch.empty(1, dtype=torch.uint16, device=D).storage(), ours)
+    assert storage.type() == f"torch.flagos.{name}" and storage.tolist() == wanted.tolist()
+    made = ours(3)
+    assert made.device.type == D and len(made) == 3 and made.dtype == dtype
+    assert ours(storage.tolist()).tolist() == wanted.tolist()
+    assert ours(wrap_storage=storage.untyped()).data_ptr() == storage.data_ptr()
+    kept = io.BytesIO()
+    torch.save(storage, kept)
+    kept.seek(0)
+    assert isinstance(torch.load(kept, weights_only=False), ours)
+    with pytest.raises(RuntimeError, match="flagos storage"):
+        ours.from_buffer(b"1234")
+    with pytest.raises(RuntimeError, match="must be flagos"):
+        ours(wrap_storage=wanted.untyped())
+
+
 def test_deepcopy_and_pickle():
     base = torch.arange(6.0, device=D)
     leaf = torch.ones(3, device=D, requires_grad=True)

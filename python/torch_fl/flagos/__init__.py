@@ -120,6 +120,20 @@ from torch_fl.flagos.snapshot import (
     _snapshot,
     memory_snapshot,
 )
+from torch_fl.flagos.storages import (
+    BFloat16Storage,
+    BoolStorage,
+    ByteStorage,
+    CharStorage,
+    ComplexDoubleStorage,
+    ComplexFloatStorage,
+    DoubleStorage,
+    FloatStorage,
+    HalfStorage,
+    IntStorage,
+    LongStorage,
+    ShortStorage,
+)
 from torch_fl.flagos.streams import (
     Event,
     ExternalStream,
@@ -158,7 +172,17 @@ default_generators: "tuple[_torch.Generator, ...]"
 has_magma: bool
 
 # Modules that hold names which are collected here; not names of torch.cuda themselves.
-_own = {"lazy", "libraries", "pools", "report", "snapshot", "submodules", "telemetry", "types"}
+_own = {
+    "lazy",
+    "libraries",
+    "pools",
+    "report",
+    "snapshot",
+    "storages",
+    "submodules",
+    "telemetry",
+    "types",
+}
 __all__ = [name for name in globals() if not name.startswith("_") and name not in _own]
 __all__ += ["default_generators", "has_magma"]
 
