@@ -1,15 +1,17 @@
 """What one operator costs the calling thread on native CUDA, on flagos and with the launch queue.
 
-    python bench/card/submit.py [--rounds 9] [--sizes 1024,...] [--log FILE]
+    python bench/card/submit.py [--rounds 9] [--sizes 1024,...] [--library FILE] [--log FILE]
 
 Processes take turns; each round times a burst of calls of each operator without waiting for the
 device in between, and the least of several bursts counts. Figures are nanoseconds a call and the
 side over native: below 1 the side is faster. Sizes are elements. Bursts are short, so that neither
 the device's nor the launch queue's room runs out. `item` is the time until a value is there, right
-after an operator. Exits with 1 where a bar was missed.
+after an operator. With the library that bench/cpp/submit.cpp makes (libsubmit.so) the same calls
+are made from C++ too (`cpp.add` and so on). Exits with 1 where a bar was missed.
 """
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -21,8 +23,9 @@ import sides as processes  # noqa: E402
 
 VIEWS = ("view", "slice", "transpose")
 BOXED = ("lgamma", "frac")
-QUEUED = ("add", "add_", "mul_scalar", "silu")  # Element-wise, the launch queue's bar.
+QUEUED = ("add", "add_", "mul", "mul_scalar", "silu")  # Element-wise, the launch queue's bar.
 TYPED_MOST, VIEWS_MOST, QUEUED_MOST = 1.03, 1.0, 0.35  # Of native's cost.
+LIBRARY = "FL_BENCH_LIBRARY"  # Tells the processes of the sides where it is.
 BOXED_MORE_NS, ITEM_MORE_NS = 500, 3000  # More than native.
 
 
@@ -34,9 +37,17 @@ def operators(torch, device, elements, gradients=False):
     index = torch.arange(0, side, 2, device=device)
     query = torch.randn(1, 8, 64, 64, device=device, dtype=torch.float16, requires_grad=gradients)
     functional = torch.nn.functional
-    return {
+    from_cpp = {}
+    if os.environ.get(LIBRARY):
+        operands = [x, y, weight, index, query]
+        for name in torch.ops.fl_bench.operators():
+            from_cpp["cpp." + name] = functools.partial(
+                torch.ops.fl_bench.submit.default, name, operands
+            )
+    return from_cpp | {
         "add": lambda: x + y,
         "add_": lambda: x.add_(y),
+        "mul": lambda: x * y,
         "mul_scalar": lambda: x * 2.0,
         "silu": lambda: functional.silu(x),
         "mm": lambda: x @ y,
@@ -59,14 +70,19 @@ def operators(torch, device, elements, gradients=False):
 
 def worker(torch, device):
     tables = {}
+    if os.environ.get(LIBRARY):
+        torch.ops.load_library(os.environ[LIBRARY])
 
     def finish():
         processes.finish(torch, device)
 
-    def burst(call, calls):
+    def burst(name, call, calls):
         best = float("inf")
         for _ in range(5):
             finish()
+            if name.startswith("cpp."):
+                best = min(best, call(calls) / 1000)
+                continue
             start = time.perf_counter_ns()
             for _ in range(calls):
                 call()
@@ -91,7 +107,7 @@ def worker(torch, device):
         x = torch.ones(32, 32, device=device)
         return {
             "ns": {
-                name: item(x) if call is None else burst(call, calls)
+                name: item(x) if call is None else burst(name, call, calls)
                 for name, call in tables[elements].items()
             }
         }
@@ -101,6 +117,7 @@ def worker(torch, device):
 
 def judge(side, name, native, ours, ratio):
     """Whether the bar of an operator was met; None where there is none."""
+    name = name.removeprefix("cpp.")
     if name == "item":
         return ours - native <= ITEM_MORE_NS
     if side == "queue":
@@ -114,9 +131,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--sizes", default="1024,65536,1048576,16777216")
+    parser.add_argument("--library")
     parser.add_argument("--log", default=os.devnull)
     parser.add_argument("--worker")
     arguments = parser.parse_args()
+    if arguments.library:
+        os.environ[LIBRARY] = os.path.abspath(arguments.library)
     if arguments.worker:
         return processes.serve(arguments.worker, worker)
     sides = [processes.Side(name, __file__) for name in processes.ALL]
@@ -132,7 +152,7 @@ def main():
             rounds = rounds[1:]  # The first one warms up.
             for name in rounds[0][processes.NATIVE]:
                 native = statistics.median(row[processes.NATIVE][name] for row in rounds)
-                line = f"{elements:9d} {name:10s} native {native:7.0f} ns"
+                line = f"{elements:9d} {name:15s} native {native:7.0f} ns"
                 for side in processes.ALL[1:]:
                     ratios = sorted(row[side][name] / row[processes.NATIVE][name] for row in rounds)
                     ours, ratio = native * statistics.median(ratios), statistics.median(ratios)
