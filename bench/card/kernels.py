@@ -216,8 +216,9 @@ def run_side(device, arguments, folder):
     options = ["dtypes", "variants", "samples", "suites", "jobs", "only"]
     passed = [f"--{name}={getattr(arguments, name)}" for name in options]
     script = os.path.abspath(__file__)
-    # PyTorch's generators of samples iterate over sets of strings.
-    environment = dict(os.environ, PYTHONHASHSEED="0")
+    # PyTorch's generators of samples iterate over sets of strings. While a profiler records nothing
+    # is queued; without the queue the samples are also prepared as on native CUDA.
+    environment = dict(os.environ, PYTHONHASHSEED="0", TORCH_FL_QUEUE="0")
     running = [
         subprocess.Popen(
             [sys.executable, script, *passed, "--record", device, str(i), path], env=environment

@@ -32,8 +32,8 @@ typedef enum fl_option_type {
       "raise where an operator would fall back to the CPU")                                       \
     X(LAUNCH_BLOCKING, "TORCH_FL_LAUNCH_BLOCKING", BOOL, "0", 0, 1, "",                           \
       "wait for each operator, so that an error shows where it was made")                         \
-    X(QUEUE, "TORCH_FL_QUEUE", BOOL, "0", 0, 1, "",                                               \
-      "queue operators for a worker thread, so that the caller need not launch them")             \
+    X(QUEUE, "TORCH_FL_QUEUE", BOOL, NULL, 0, 1, "",                                              \
+      "queue operators for a worker thread: 1 yes, 0 no; without it, where the twin is no host")  \
     X(QUEUE_SPIN_US, "TORCH_FL_QUEUE_SPIN_US", INT, "60", 0, 1000000, "microseconds",             \
       "how long the launch queue's threads look for work, or for its end, before they sleep")     \
     X(QUEUE_BYTES, "TORCH_FL_QUEUE_BYTES", BYTES, "64M", 0, INT64_C(1) << 46, "bytes",            \

@@ -6,8 +6,8 @@
     ...     y = torch.ones(4, device="flagos") + 1
     >>> queue.drain()
 
-It is off unless TORCH_FL_QUEUE=1 or `set(True)` switches it on, and belongs to the process. Results
-are the same, bit for bit; docs/queue.md says what is queued, what waits, and when an operator's
+It is on where the twin is an accelerator and off on `cpu`; TORCH_FL_QUEUE=0 or 1 says otherwise for a
+process, and so does `set` while it runs. Results are the same, bit for bit; docs/queue.md says what is queued, what waits, and when an operator's
 failure shows. `record` and `dump` tell what the queue is doing, also while it hangs.
 """
 

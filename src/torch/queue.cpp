@@ -49,9 +49,11 @@ void queue_set(bool on) {
 }
 
 void queue_choose() {
-    // Where it cannot be served the option has no effect, so that one environment does for all
-    // platforms.
-    if (fl_option_bool(FL_OPT_QUEUE) && twin.present && !launch_blocking) {
+    // On a host twin the worker would take a processor from the kernels. Where the queue cannot be
+    // served the option has no effect, so that one environment does for all platforms.
+    const bool wanted =
+        fl_option_is_set(FL_OPT_QUEUE) ? fl_option_bool(FL_OPT_QUEUE) : !twin.is_host;
+    if (wanted && twin.present && !launch_blocking) {
         queue_set(true);
     }
 }

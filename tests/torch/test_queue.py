@@ -506,7 +506,9 @@ def test_the_switch():
 def test_the_option(python):
     code = "from torch_fl import queue; print(queue.is_on())"
     on = str(TWIN is not None)
-    assert python(code, TORCH_FL_PLATFORM=PLATFORM) == "False\n"
+    wins = str(TWIN not in (None, "cpu"))
+    assert python(code, TORCH_FL_PLATFORM=PLATFORM) == f"{wins}\n"
+    assert python(code, TORCH_FL_PLATFORM=PLATFORM, TORCH_FL_QUEUE=0) == "False\n"
     assert python(code, TORCH_FL_PLATFORM=PLATFORM, TORCH_FL_QUEUE=1) == f"{on}\n"
     environment = {"TORCH_FL_QUEUE": 1, "TORCH_FL_LAUNCH_BLOCKING": 1}
     assert python(code, TORCH_FL_PLATFORM=PLATFORM, **environment) == "False\n"
