@@ -50,6 +50,8 @@ bool has_compatible_shallow_copy_type(const Tensor &self, const Tensor &from);
 Tensor as_strided(const Tensor &self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                   std::optional<c10::SymInt> offset);
 Tensor view(const Tensor &self, c10::SymIntArrayRef size);
+Tensor slice(const Tensor &self, int64_t dim, std::optional<int64_t> start,
+             std::optional<int64_t> end, int64_t step);
 Tensor unsafe_view(const Tensor &self, c10::SymIntArrayRef size);
 Tensor reshape_alias(const Tensor &self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride);
 Tensor unfold(const Tensor &self, int64_t dimension, int64_t size, int64_t step);

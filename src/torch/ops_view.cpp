@@ -1,24 +1,145 @@
 // ops_view.cpp: views. A view is metadata on the same storage, for every platform alike; none of
 // these may ever copy, fall back or touch the device.
+//
+// What models call most is made here without PyTorch's ways through small allocations and, for a
+// slice, the dispatcher. Whatever is not plainly right goes to PyTorch's function, which knows the
+// rest of the rules and the words for what is wrong.
 #include "ops.h"
 
 #include "register.h"
 
 #include <ATen/NativeFunctions.h>
+#include <ATen/record_function.h>
 
 namespace fl_torch::ops {
+
+namespace {
+
+using DimVector = c10::SmallVector<int64_t, 5>;
+
+bool is_plain(const Tensor &self) {
+    return !self.is_quantized() && !self.has_names() && self.layout() == at::kStrided;
+}
+
+// Whether `self`'s storage holds elements of this layout, `offset` elements from its beginning.
+bool holds(const Tensor &self, IntArrayRef sizes, IntArrayRef strides, int64_t offset) {
+    int64_t last = offset;
+    bool fits = sizes.size() == strides.size() && offset >= 0, empty = false;
+    for (size_t dim = 0; fits && dim < sizes.size(); dim++) {
+        int64_t reach = 0;
+        fits = sizes[dim] >= 0 && strides[dim] >= 0 &&
+               !__builtin_mul_overflow(sizes[dim] - 1, strides[dim], &reach) &&
+               !__builtin_add_overflow(last, reach, &last);
+        empty |= sizes[dim] == 0;
+    }
+    const auto limit = static_cast<int64_t>(self.storage().nbytes() / self.itemsize());
+    return fits && (empty || last < limit);
+}
+
+Tensor alias(const Tensor &self, IntArrayRef sizes, IntArrayRef strides, int64_t offset) {
+    Tensor result = at::detail::make_tensor<c10::TensorImpl>(
+        c10::TensorImpl::VIEW, c10::Storage(self.storage()), self.key_set(), self.dtype());
+    result.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+    return result;
+}
+
+// The strides of a dense tensor of these sizes with the last dimension innermost.
+void fill_contiguous(IntArrayRef sizes, DimVector &strides) {
+    strides.resize(sizes.size());
+    int64_t stride = 1;
+    for (size_t dim = sizes.size(); dim-- > 0;) {
+        strides[dim] = stride;
+        stride *= std::max<int64_t>(sizes[dim], 1);
+    }
+}
+
+// Whether the strides are those, of dimensions of one element too, which is_contiguous leaves out.
+bool is_densely_laid(const Tensor &self) {
+    const IntArrayRef sizes = self.sizes(), strides = self.strides();
+    int64_t stride = 1;
+    bool is_dense = true;
+    for (size_t dim = sizes.size(); is_dense && dim-- > 0;) {
+        is_dense = strides[dim] == stride;
+        stride *= std::max<int64_t>(sizes[dim], 1);
+    }
+    return is_dense;
+}
+
+// `size` with the extent of -1 worked out. False where it does not go with the number of elements,
+// and where that takes more thought.
+bool infer_size(int64_t numel, IntArrayRef size, DimVector &out) {
+    int64_t known = 1;
+    int64_t *inferred = nullptr;
+    out.assign(size.begin(), size.end());
+    for (int64_t &extent : out) {
+        if (extent == -1 && inferred == nullptr) {
+            inferred = &extent;
+        } else if (extent < 0 || __builtin_mul_overflow(known, extent, &known)) {
+            return false;
+        }
+    }
+    if (inferred == nullptr) {
+        return known == numel;
+    }
+    if (known == 0 || numel % known != 0) {
+        return false;
+    }
+    *inferred = numel / known;
+    return true;
+}
+
+} // namespace
 
 Tensor as_strided(const Tensor &self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                   std::optional<c10::SymInt> offset) {
     FL_COUNT_CALL("aten::as_strided", FL_ROUTE_VIEW);
-    return at::native::as_strided_tensorimpl(
-        self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride),
-        offset.has_value() ? std::make_optional(offset->expect_int()) : std::nullopt);
+    const IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(size);
+    const IntArrayRef strides = C10_AS_INTARRAYREF_SLOW(stride);
+    const int64_t begin = offset.has_value() ? offset->expect_int() : self.storage_offset();
+    if (C10_LIKELY(holds(self, sizes, strides, begin))) {
+        return alias(self, sizes, strides, begin);
+    }
+    return at::native::as_strided_tensorimpl(self, sizes, strides, begin);
 }
 
 Tensor view(const Tensor &self, c10::SymIntArrayRef size) {
     FL_COUNT_CALL("aten::view", FL_ROUTE_VIEW);
-    return at::native::view(self, C10_AS_INTARRAYREF_SLOW(size));
+    const IntArrayRef wanted = C10_AS_INTARRAYREF_SLOW(size);
+    DimVector sizes, strides;
+    if (C10_LIKELY(is_plain(self) && is_densely_laid(self) &&
+                   infer_size(self.numel(), wanted, sizes))) {
+        fill_contiguous(sizes, strides);
+        return alias(self, sizes, strides, self.storage_offset());
+    }
+    return at::native::view(self, wanted);
+}
+
+Tensor slice(const Tensor &self, int64_t dim, std::optional<int64_t> start,
+             std::optional<int64_t> end, int64_t step) {
+    // PyTorch's calls as_strided, which a profiler shows.
+    if (C10_UNLIKELY(!is_plain(self) || dim < -self.dim() || dim >= self.dim() || step <= 0 ||
+                     at::hasCallbacks())) {
+        return at::native::slice(self, dim, start, end, step);
+    }
+    FL_COUNT_CALL("aten::slice.Tensor", FL_ROUTE_VIEW);
+    const size_t sliced = static_cast<size_t>(dim < 0 ? dim + self.dim() : dim);
+    DimVector sizes(self.sizes().begin(), self.sizes().end());
+    DimVector strides(self.strides().begin(), self.strides().end());
+    const int64_t extent = sizes[sliced];
+    const auto within = [extent](int64_t place, int64_t least) {
+        return std::min(std::max(place < 0 ? place + extent : place, least), extent);
+    };
+    const int64_t first = within(start.value_or(0), 0);
+    const int64_t behind = within(end.value_or(INT64_MAX), first);
+    int64_t reach = 0, begin = 0;
+    sizes[sliced] = (behind - first) / step + ((behind - first) % step != 0);
+    if (C10_UNLIKELY(__builtin_mul_overflow(first, strides[sliced], &reach) ||
+                     __builtin_add_overflow(self.storage_offset(), reach, &begin) ||
+                     __builtin_mul_overflow(strides[sliced], step, &strides[sliced]) ||
+                     !holds(self, sizes, strides, begin))) {
+        return at::native::slice(self, dim, start, end, step);
+    }
+    return alias(self, sizes, strides, begin);
 }
 
 // The result must not be recorded as a view for autograd, which is the caller's business; here it

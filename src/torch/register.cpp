@@ -61,6 +61,7 @@ void register_own(torch::Library &aten) {
 
     own(aten, "as_strided", FL_ROUTE_VIEW, TORCH_FN(ops::as_strided));
     own(aten, "view", FL_ROUTE_VIEW, TORCH_FN(ops::view));
+    own(aten, "slice.Tensor", FL_ROUTE_VIEW, TORCH_FN(ops::slice));
     own(aten, "_unsafe_view", FL_ROUTE_VIEW, TORCH_FN(ops::unsafe_view));
     own(aten, "_reshape_alias", FL_ROUTE_VIEW, TORCH_FN(ops::reshape_alias));
     own(aten, "unfold", FL_ROUTE_VIEW, TORCH_FN(ops::unfold));

@@ -327,6 +327,11 @@ ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool writte
     c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
     const c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
     constexpr uint32_t kLinear = 24;
+    // One bit of 64 for what may share memory with an earlier one. Where it is not set nothing
+    // does, and nobody has to look.
+    const auto key =
+        reinterpret_cast<uintptr_t>(storage != nullptr ? static_cast<const void *>(storage) : impl);
+    const uint64_t bit = uint64_t{1} << ((key >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 58);
     Shadow *lender = nullptr;
     const auto again = [&](uint32_t i) -> ThreadState::Slot & {
         if (written && !state_.shadow(i).written()) {
@@ -334,7 +339,9 @@ ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool writte
         }
         return state_.slot(i);
     };
-    if (C10_LIKELY(state_.top - base_ <= kLinear)) {
+    if (C10_LIKELY((seen_ & bit) == 0)) {
+        seen_ |= bit;
+    } else if (C10_LIKELY(state_.top - base_ <= kLinear)) {
         for (uint32_t i = base_; i < state_.top; i++) {
             Shadow &shadow = state_.shadow(i);
             if (shadow.original().unsafeGetTensorImpl() == impl) {

@@ -228,6 +228,7 @@ class ShadowFrame {
     ThreadState &state_;
     const uint32_t base_;
     Extra *extra_ = nullptr; // Owned; deleted by release.
+    uint64_t seen_ = 0;      // A bit of each storage that is shown; many have the same.
 };
 
 // Names of dimensions, or that there are none: kernels read them from operands and write them to

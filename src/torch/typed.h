@@ -29,10 +29,10 @@ namespace fl_torch {
 class ShownList {
   public:
     template <class List>
-    ShownList(ShadowFrame &frame, const List &tensors) {
+    ShownList(ShadowFrame &frame, const List &tensors, bool written) {
         shown_.reserve(tensors.size());
         for (const at::Tensor &tensor : tensors) {
-            shown_.push_back(ShadowFrame::needs_shadow(tensor) ? *frame.show(tensor, false)
+            shown_.push_back(ShadowFrame::needs_shadow(tensor) ? *frame.show(tensor, written)
                                                                : tensor);
         }
     }
@@ -62,11 +62,11 @@ inline const std::optional<at::Tensor> &shown(ShadowFrame &frame,
 }
 
 inline ShownList shown(ShadowFrame &frame, const at::ITensorListRef &tensors) {
-    return ShownList(frame, tensors);
+    return ShownList(frame, tensors, false);
 }
 
 inline ShownList shown(ShadowFrame &frame, at::TensorList &tensors) {
-    return ShownList(frame, tensors);
+    return ShownList(frame, tensors, false);
 }
 
 inline c10::List<std::optional<at::Tensor>>
@@ -156,6 +156,14 @@ void find_device(c10::DeviceIndex &, const T &) {}
 template <class A>
 constexpr bool is_written = std::is_same_v<A, at::Tensor &>;
 
+// A list that is written has no type of its own. It is the first argument of an operator in place,
+// whose name ends with an underscore.
+constexpr bool is_in_place(const char *name) {
+    for (; name[0] != '\0' && name[1] != '\0'; name++) {
+    }
+    return name[0] == '_';
+}
+
 // --- results
 // ---------------------------------------------------------------------------------------
 
@@ -212,6 +220,8 @@ struct Typed;
 template <class Op, class R, class... A>
 struct Typed<Op, R(A...)> {
     static constexpr bool kWrites = (is_written<A> || ...);
+    static constexpr bool kWritesList =
+        (std::is_same_v<A, at::TensorList> || ...) && std::is_void_v<R>;
     using Result =
         std::conditional_t<std::is_void_v<R> || std::is_lvalue_reference_v<R>, NoResult, R>;
 
@@ -301,7 +311,9 @@ struct Typed<Op, R(A...)> {
 
     static R call_shown(ShadowFrame &frame, std::remove_reference_t<A> &...arguments) {
         const c10::DispatchKeySet keys = twin.keys;
-        if constexpr (std::is_void_v<R>) {
+        if constexpr (kWritesList) {
+            call_list(frame, std::index_sequence_for<A...>(), arguments...);
+        } else if constexpr (std::is_void_v<R>) {
             Op::redispatch(keys, shown(frame, arguments)...);
             if constexpr (kWrites) {
                 frame.commit();
@@ -318,6 +330,32 @@ struct Typed<Op, R(A...)> {
             adopt_result(frame, result);
             return result;
         }
+    }
+
+    template <bool written, class T>
+    static decltype(auto) show_argument(ShadowFrame &frame, T &argument) {
+        if constexpr (written) {
+            return ShownList(frame, argument, true);
+        } else {
+            return shown(frame, argument);
+        }
+    }
+    template <size_t... index>
+    static void call_list(ShadowFrame &frame, std::index_sequence<index...>,
+                          std::remove_reference_t<A> &...arguments) {
+        static_assert(is_in_place(Op::name), "lists for out= are shown on the boxed path only");
+        // Kept until the call, which comes after versions are shown.
+        std::tuple<decltype(show_argument<index == 0>(frame, arguments))...> all{
+            show_argument<index == 0>(frame, arguments)...};
+        const bool counts_versions = TypedState<Op>::plan->counts_versions;
+        if (counts_versions) {
+            frame.show_versions();
+        }
+        Op::redispatch(twin.keys, std::get<index>(all)...);
+        if (counts_versions) {
+            frame.return_versions();
+        }
+        frame.commit();
     }
 
     static R call_boxed(A... arguments) {
