@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "base/thread.h"
 #include "driver/library.h"
 #include "fl/debug.h"
@@ -99,12 +100,22 @@ static fl_status status_of(const fl__cudalike_row *row, int code) {
     return usual_status(code);
 }
 
+/* The functions that may say "not ready" about work. From any other one it is a failure. */
+static bool may_be_not_ready(fl__cudalike_symbol symbol) {
+    return symbol == FL__SYM_stream_query || symbol == FL__SYM_event_query ||
+           symbol == FL__SYM_event_elapsed;
+}
+
 static fl_status failed(const fl__cudalike *c, int code, fl__cudalike_symbol symbol,
                         const char *what, va_list arguments) {
     fl_status status = status_of(c->row, code);
-    if (status != FL_NOT_READY) {
+    bool is_answer = status == FL_NOT_READY && may_be_not_ready(symbol);
+    if (status == FL_NOT_READY && !is_answer) {
+        status = FL_INTERNAL;
+    }
+    if (!is_answer) {
         char did[256], name[NAME_SIZE];
-        (void)vsnprintf(did, sizeof(did), what, arguments);
+        (void)fl__text_vprint(did, sizeof(did), what, arguments);
         (void)symbol_name(c->row, symbol, name);
         const char *words = c->call.error_string ? c->call.error_string(code) : NULL;
         const char *title = c->call.error_name ? c->call.error_name(code) : NULL;
