@@ -71,12 +71,14 @@ typedef struct fl_driver {
     /* --- version 1 ------------------------------------------------------------------------- */
     uint32_t struct_size; /* sizeof(fl_driver) where the driver was compiled. */
     uint32_t version;     /* FL_DRIVER_VERSION where the driver was compiled. */
-    const char *name;     /* Lower case, as in TORCH_FL_PLATFORM. Static. */
+    /* Small letters, digits, '-' and '_', as in TORCH_FL_PLATFORM; no other platform's. Static. */
+    const char *name;
     void *ctx;
     uint32_t capabilities; /* Bits of fl_driver_capability. */
 
     /* Required: devices. */
-    /* Once a process, before all else; makes no context if the vendor allows that. */
+    /* Before all else: by the probe and at first use, so a second call does nothing. Makes no
+     * context if the vendor allows that. */
     fl_status (*init)(void *ctx);
     /* 0 with FL_OK when the runtime is there but no device is. */
     fl_status (*device_count)(void *ctx, int32_t *out_count);

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
+
 /* --- the current device ----------------------------------------------------------------------- */
 
 enum { NOTHING_TO_RESTORE = -1 };
