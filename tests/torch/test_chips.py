@@ -72,6 +72,20 @@ def test_conformance_says_that_a_fake_serves():
     assert lines[-1].startswith(f"driver '{platform}' conforms, served by the fake {FAKES}")
 
 
+def test_conformance_does_not_depend_on_the_chosen_platform():
+    """Also not where that one cannot be used in this process."""
+    done = command(
+        *("conformance", "--driver", "zephyr", "--cases", "device"),
+        TORCH_FL_VENDOR_ROWS=ROOT / "tests" / "fakes" / "zephyr.rows",
+        TORCH_FL_VENDOR_PATH=None,
+        TORCH_FL_PLATFORM="zephyr",
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "driver 'zephyr' conforms, served by the fake " in done.stdout
+    done = command("conformance", "--driver", "ppu", TORCH_FL_PLATFORM="ppu")
+    assert done.returncode == 1 and done.stderr.startswith("torch_fl cannot start: ")
+
+
 def test_conformance_of_a_broken_runtime_fails():
     done = command(
         *("conformance", "--cases", "memory"),
