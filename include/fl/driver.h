@@ -11,7 +11,9 @@
  *    calling thread. Callers pass valid indexes: 0 <= device < device_count.
  *  - Slots may be called from any thread at once.
  *  - A failure is reported with fl_fail_vendor(status, vendor code, "what we did: function:
- * vendor's words"), and leaves no sticky error behind in the vendor's runtime.
+ * vendor's words"), and leaves no sticky error behind in the vendor's runtime. The core adds words
+ *    to a failure without any. Texts are UTF-8; other bytes are shown as '?'.
+ *  - FL_NOT_READY is the answer of stream_query, event_query and event_elapsed_ms only.
  *  - Sizes are bytes. A size of 0 never reaches a slot, nor does a NULL pointer to free.
  *  - "asynchronous" means ordered after earlier work of the same stream; the call may return before
  *    the work has run, and may also wait for it where the vendor cannot do better.
@@ -24,7 +26,8 @@
 
 FL_EXTERN_C_BEGIN
 
-/* Raised when a slot is added (append only, never reordered). */
+/* Raised whenever the table changes. The core takes tables of this version and refuses newer ones,
+ * so a driver is compiled against the headers of the core that it is for. */
 #define FL_DRIVER_VERSION 1u
 
 #define FL_DEVICE_NAME_MAX 256
@@ -166,7 +169,7 @@ typedef struct fl_driver {
 } fl_driver;
 
 /* The one symbol of a driver that comes as a shared object of its own: returns its table, or NULL
- * after fl_fail. `version` is the highest that the core knows. */
+ * after fl_fail. `version` is the core's; a table of a later one is refused. */
 #define FL_DRIVER_QUERY_SYMBOL "fl_driver_query"
 typedef const fl_driver *(*fl_driver_query_function)(uint32_t version);
 
