@@ -11,7 +11,9 @@
  *    calling thread. Callers pass valid indexes: 0 <= device < device_count.
  *  - Slots may be called from any thread at once.
  *  - A failure is reported with fl_fail_vendor(status, vendor code, "what we did: function:
- * vendor's words"), and leaves no sticky error behind in the vendor's runtime.
+ * vendor's words"), and leaves no sticky error behind in the vendor's runtime. The core adds words
+ *    to a failure without any. Texts are UTF-8; other bytes are shown as '?'.
+ *  - FL_NOT_READY is the answer of stream_query, event_query and event_elapsed_ms only.
  *  - Sizes are bytes. A size of 0 never reaches a slot, nor does a NULL pointer to free.
  *  - "asynchronous" means ordered after earlier work of the same stream; the call may return before
  *    the work has run, and may also wait for it where the vendor cannot do better.
@@ -24,7 +26,8 @@
 
 FL_EXTERN_C_BEGIN
 
-/* Raised when a slot is added (append only, never reordered). */
+/* Raised whenever the table changes. The core takes tables of this version and refuses newer ones,
+ * so a driver is compiled against the headers of the core that it is for. */
 #define FL_DRIVER_VERSION 1u
 
 #define FL_DEVICE_NAME_MAX 256
@@ -71,12 +74,14 @@ typedef struct fl_driver {
     /* --- version 1 ------------------------------------------------------------------------- */
     uint32_t struct_size; /* sizeof(fl_driver) where the driver was compiled. */
     uint32_t version;     /* FL_DRIVER_VERSION where the driver was compiled. */
-    const char *name;     /* Lower case, as in TORCH_FL_PLATFORM. Static. */
+    /* Small letters, digits, '-' and '_', as in TORCH_FL_PLATFORM; no other platform's. Static. */
+    const char *name;
     void *ctx;
     uint32_t capabilities; /* Bits of fl_driver_capability. */
 
     /* Required: devices. */
-    /* Once a process, before all else; makes no context if the vendor allows that. */
+    /* Before all else: by the probe and at first use, so a second call does nothing. Makes no
+     * context if the vendor allows that. */
     fl_status (*init)(void *ctx);
     /* 0 with FL_OK when the runtime is there but no device is. */
     fl_status (*device_count)(void *ctx, int32_t *out_count);
@@ -164,7 +169,7 @@ typedef struct fl_driver {
 } fl_driver;
 
 /* The one symbol of a driver that comes as a shared object of its own: returns its table, or NULL
- * after fl_fail. `version` is the highest that the core knows. */
+ * after fl_fail. `version` is the core's; a table of a later one is refused. */
 #define FL_DRIVER_QUERY_SYMBOL "fl_driver_query"
 typedef const fl_driver *(*fl_driver_query_function)(uint32_t version);
 

@@ -53,8 +53,28 @@ def _environment(name, reason):
     return environment
 
 
+class _Report:
+    """Prints a line a case. It is called from C, which cannot pass an exception on: the first one is
+    kept, and nothing is printed after it."""
+
+    def __init__(self, word):
+        self.word, self.cases, self.skipped, self.error = word, 0, 0, None
+
+    def __call__(self, user, name, result, text):
+        word = self.word(result).decode()
+        self.cases += 1
+        self.skipped += word == "skipped"
+        reason = f": {text.decode(errors='replace')}" if text else ""
+        try:
+            if self.error is None:
+                print(f"{word:<10} {name.decode()}{reason}", flush=True)
+        except BaseException as error:
+            self.error = error
+
+
 def run(arguments):
-    chosen = torch_fl.platform()["name"]
+    failure = torch_fl._failure
+    chosen = torch_fl.platform()["name"] if failure is None else None
     if arguments.driver not in (None, chosen):
         reasons = {entry["name"]: entry["reason"] for entry in _C.platforms()}
         if arguments.driver not in reasons:
@@ -64,28 +84,28 @@ def run(arguments):
         # A process has one platform; the other one needs a process of its own.
         command = [sys.executable, "-m", "torch_fl", "conformance", "--driver", arguments.driver]
         command += ["--cases", arguments.cases]
-        return subprocess.call(command, env=_environment(arguments.driver, reasons[arguments.driver]))
+        environment = _environment(arguments.driver, reasons[arguments.driver])
+        if environment == dict(os.environ):
+            print(failure, file=sys.stderr)  # It is this platform that could not be taken.
+            return 1
+        return subprocess.call(command, env=environment)
 
     core, suite = _load()
 
-    tried = []
-
-    def report(user, name, result, text):
-        tried.append(name)
-        word = suite.fl_conformance_word(result).decode()
-        reason = f": {text.decode()}" if text else ""
-        print(f"{word:<10} {name.decode()}{reason}", flush=True)
-
+    report = _Report(suite.fl_conformance_word)
     driver = core.fl_platform_driver()
     fake = _loaded_fake()
     served = f", served by the fake {fake}" if fake else ""
     failed = suite.fl_conformance_run(driver, arguments.cases.encode(), REPORT(report), None)
-    if not tried:
+    if report.error is not None:
+        raise report.error
+    if not report.cases:
         print(f"no case's name begins like '{arguments.cases}'", file=sys.stderr)
         return 2
     if failed:
         count = f": {failed} failed" if failed > 0 else ""
         print(f"driver '{chosen}' does not conform{count}{served}")
         return 1
-    print(f"driver '{chosen}' conforms{served}")
+    skipped = f"; {report.skipped} of {report.cases} cases skipped" if report.skipped else ""
+    print(f"driver '{chosen}' conforms{served}{skipped}")
     return 0

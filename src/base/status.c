@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/thread.h"
+#include "base/failures.h"
+#include "base/text.h"
 
 /* Long enough for a sentence with two paths in it; longer ones end in "...". */
 enum { MESSAGE_MAX = 2048 };
@@ -23,6 +24,8 @@ typedef struct failure {
     int32_t vendor_code;
     char message[MESSAGE_MAX];
 } failure;
+
+FL_THREAD_LOCAL_HOT uint32_t fl__failures;
 
 static FL_THREAD_LOCAL_HOT failure *last; /* NULL until the thread's first failure. */
 static pthread_key_t key;                 /* Its destructor frees `last`. */
@@ -71,35 +74,44 @@ int32_t fl_last_vendor_code(void) {
     return last ? last->vendor_code : 0;
 }
 
-static void record(const char *text, size_t length, int32_t code) {
+static void record(const char *text, int32_t code) {
+    fl__failures++;
     failure *own = own_failure();
     if (own) {
-        memcpy(own->message, text, length + 1);
+        memcpy(own->message, text, strlen(text) + 1);
         own->vendor_code = code;
     }
 }
 
-/* Formats into `text`; the arguments may point into the message itself, so it is not the target. */
-static size_t format_into(char text[MESSAGE_MAX], const char *format, va_list arguments) {
+/* Shortens a text that fills its room, so that it ends in "..." behind a whole character. */
+static void end_in_dots(char text[MESSAGE_MAX]) {
+    text[MESSAGE_MAX - 4] = '\0';
+    fl__text_mend(text, true);
+    memcpy(text + strlen(text), "...", 4);
+}
+
+/* Formats into `text`; the arguments may point into the message itself, so it is not the target.
+ * Words of vendors and names of files come in here, whatever their encoding. */
+static void format_into(char text[MESSAGE_MAX], const char *format, va_list arguments) {
     int length = vsnprintf(text, MESSAGE_MAX, format, arguments);
     if (length < 0) {
         /* A format that libc refuses is still better shown than lost. */
         length = snprintf(text, MESSAGE_MAX, "%s", format);
     }
     if (length >= MESSAGE_MAX) {
-        memcpy(text + MESSAGE_MAX - 4, "...", 4);
-        length = MESSAGE_MAX - 1;
+        end_in_dots(text);
+    } else {
+        fl__text_mend(text, false);
     }
-    return (size_t)length;
 }
 
 fl_status fl_fail(fl_status status, const char *format, ...) {
     char text[MESSAGE_MAX];
     va_list arguments;
     va_start(arguments, format);
-    size_t length = format_into(text, format, arguments);
+    format_into(text, format, arguments);
     va_end(arguments);
-    record(text, length, 0);
+    record(text, 0);
     return status;
 }
 
@@ -107,9 +119,9 @@ fl_status fl_fail_vendor(fl_status status, int32_t code, const char *format, ...
     char text[MESSAGE_MAX];
     va_list arguments;
     va_start(arguments, format);
-    size_t length = format_into(text, format, arguments);
+    format_into(text, format, arguments);
     va_end(arguments);
-    record(text, length, code);
+    record(text, code);
     return status;
 }
 
@@ -117,24 +129,21 @@ fl_status fl_fail_context(fl_status status, const char *format, ...) {
     char text[MESSAGE_MAX];
     va_list arguments;
     va_start(arguments, format);
-    size_t length = format_into(text, format, arguments);
+    format_into(text, format, arguments);
     va_end(arguments);
     failure *own = own_failure();
     if (!own) {
         return status;
     }
-    char *message = own->message;
-    size_t old = strlen(message);
-    size_t kept = old;
-    if (length + kept >= MESSAGE_MAX) {
-        /* The cause, which comes last, is what gets cut: its beginning says most. */
-        kept = MESSAGE_MAX - 1 - length;
-    }
-    memmove(message + length, message, kept);
-    memcpy(message, text, length);
-    message[length + kept] = '\0';
-    if (kept < old && length + kept >= 3) {
-        memcpy(message + length + kept - 3, "...", 3);
+    size_t length = strlen(text), old = strlen(own->message);
+    /* The cause, which comes last, is what gets cut: its beginning says most. */
+    bool is_cut = length + old >= MESSAGE_MAX;
+    size_t kept = is_cut ? MESSAGE_MAX - 1 - length : old;
+    memmove(own->message + length, own->message, kept);
+    memcpy(own->message, text, length);
+    own->message[length + kept] = '\0';
+    if (is_cut) {
+        end_in_dots(own->message);
     }
     return status;
 }

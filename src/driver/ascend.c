@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "base/thread.h"
 #include "driver/library.h"
 #include "driver/vendors.h"
@@ -66,14 +67,24 @@ const char *fl__acl_take_words(void) {
     return words && *words ? words : "no text";
 }
 
+/* The functions that may say "not ready" about work. From any other one it is a failure. */
+static bool may_be_not_ready(const char *function) {
+    return strcmp(function, "aclrtStreamQuery") == 0 ||
+           strcmp(function, "aclrtQueryEventStatus") == 0 ||
+           strcmp(function, "aclrtEventElapsedTime") == 0;
+}
+
 static fl_status failed(int code, const char *function, const char *what, va_list arguments) {
     fl_status status = status_of(code);
     const char *words = fl__acl_take_words();
-    if (status == FL_NOT_READY) {
+    if (status == FL_NOT_READY && may_be_not_ready(function)) {
         return status;
     }
+    if (status == FL_NOT_READY) {
+        status = FL_INTERNAL;
+    }
     char did[256];
-    (void)vsnprintf(did, sizeof(did), what, arguments);
+    (void)fl__text_vprint(did, sizeof(did), what, arguments);
     return fl_fail_vendor(status, code, "ascend: %s%s: %s (%d)", did, function, words, code);
 }
 
@@ -182,7 +193,7 @@ static fl_status slot_device_properties(void *ctx, fl_device device, fl_device_p
     enum { AI_CORES = 101, TOTAL_MEMORY = 301 };
     memset(out, 0, sizeof(*out));
     const char *name = fl__acl.soc_name ? fl__acl.soc_name() : NULL;
-    (void)snprintf(out->name, sizeof(out->name), "%s", name && *name ? name : "Ascend");
+    (void)fl__text_print(out->name, sizeof(out->name), "%s", name && *name ? name : "Ascend");
     out->processor_count = (int32_t)device_info(device, AI_CORES);
     out->total_memory = (uint64_t)device_info(device, TOTAL_MEMORY);
     uint64_t available = 0;

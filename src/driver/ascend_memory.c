@@ -31,6 +31,8 @@ static fl_status alloc_moved(fl_device device, size_t bytes, void **out_ptr) {
     return FL_OK;
 }
 
+/* A block that came unaligned and whose free fails is given up: the runtime refuses a pointer that
+ * it has just given only when the context is gone, and the memory with it. */
 static fl_status slot_mem_alloc(void *ctx, fl_device device, size_t bytes, void **out_ptr) {
     (void)ctx;
     int32_t previous;

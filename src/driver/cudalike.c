@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "base/thread.h"
 #include "driver/library.h"
 #include "fl/debug.h"
@@ -30,20 +31,45 @@ static const struct {
 
 /* --- names ------------------------------------------------------------------------------------ */
 
-enum { NAME_SIZE = 96 };
+/* The vendor's suffix of a function; "" where the row drops it. */
+static const char *own_suffix(const fl__cudalike_row *row, fl__cudalike_symbol symbol) {
+    for (int i = 0; i < FL__ROW_RENAMES && row->renames[i].usual; i++) {
+        if (strcmp(row->renames[i].usual, symbols[symbol].suffix) == 0) {
+            return row->renames[i].own;
+        }
+    }
+    return symbols[symbol].suffix;
+}
+
+static const char *own_prefix(const fl__cudalike_row *row, fl__cudalike_symbol symbol) {
+    bool in_modules = symbols[symbol].need == MODULE && row->module_prefix;
+    return in_modules ? row->module_prefix : row->prefix;
+}
 
 /* "cudaMalloc"; false where the row drops the function. */
 static bool symbol_name(const fl__cudalike_row *row, fl__cudalike_symbol symbol, char *out) {
-    const char *suffix = symbols[symbol].suffix;
-    for (int i = 0; i < FL__ROW_RENAMES && row->renames[i].usual; i++) {
-        if (strcmp(row->renames[i].usual, suffix) == 0) {
-            suffix = row->renames[i].own;
-            break;
+    const char *suffix = own_suffix(row, symbol);
+    (void)snprintf(out, FL__ROW_NAME_MAX, "%s%s", own_prefix(row, symbol), suffix);
+    return *suffix != '\0';
+}
+
+bool fl__cudalike_has_function(const char *suffix) {
+    for (int i = 0; i < FL__SYM_COUNT; i++) {
+        if (strcmp(symbols[i].suffix, suffix) == 0) {
+            return true;
         }
     }
-    bool in_modules = symbols[symbol].need == MODULE && row->module_prefix;
-    (void)snprintf(out, NAME_SIZE, "%s%s", in_modules ? row->module_prefix : row->prefix, suffix);
-    return *suffix != '\0';
+    return false;
+}
+
+bool fl__cudalike_names_fit(const fl__cudalike_row *row) {
+    for (int i = 0; i < FL__SYM_COUNT; i++) {
+        fl__cudalike_symbol symbol = (fl__cudalike_symbol)i;
+        if (strlen(own_prefix(row, symbol)) + strlen(own_suffix(row, symbol)) >= FL__ROW_NAME_MAX) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* --- errors ----------------------------------------------------------------------------------- */
@@ -99,12 +125,22 @@ static fl_status status_of(const fl__cudalike_row *row, int code) {
     return usual_status(code);
 }
 
+/* The functions that may say "not ready" about work. From any other one it is a failure. */
+static bool may_be_not_ready(fl__cudalike_symbol symbol) {
+    return symbol == FL__SYM_stream_query || symbol == FL__SYM_event_query ||
+           symbol == FL__SYM_event_elapsed;
+}
+
 static fl_status failed(const fl__cudalike *c, int code, fl__cudalike_symbol symbol,
                         const char *what, va_list arguments) {
     fl_status status = status_of(c->row, code);
-    if (status != FL_NOT_READY) {
-        char did[256], name[NAME_SIZE];
-        (void)vsnprintf(did, sizeof(did), what, arguments);
+    bool is_answer = status == FL_NOT_READY && may_be_not_ready(symbol);
+    if (status == FL_NOT_READY && !is_answer) {
+        status = FL_INTERNAL;
+    }
+    if (!is_answer) {
+        char did[256], name[FL__ROW_NAME_MAX];
+        (void)fl__text_vprint(did, sizeof(did), what, arguments);
         (void)symbol_name(c->row, symbol, name);
         const char *words = c->call.error_string ? c->call.error_string(code) : NULL;
         const char *title = c->call.error_name ? c->call.error_name(code) : NULL;
@@ -148,7 +184,7 @@ static fl_status find_symbols(fl__cudalike *c) {
     char missing[512] = "";
     size_t used = 0;
     for (int i = 0; i < FL__SYM_COUNT; i++) {
-        char name[NAME_SIZE];
+        char name[FL__ROW_NAME_MAX];
         bool wanted = symbol_name(c->row, (fl__cudalike_symbol)i, name);
         const fl__dl *library =
             symbols[i].need == MODULE && c->row->module_prefix ? &c->modules : &c->runtime;

@@ -15,6 +15,7 @@ enum {
     FL__ROW_RENAMES = 12,
     FL__ROW_ERRORS = 8,
     FL__ROW_LIMITS = 8,
+    FL__ROW_NAME_MAX = 96, /* Bytes of a function's name, end mark included. */
 };
 
 typedef enum fl__cudalike_quirk {
@@ -66,6 +67,11 @@ typedef struct fl__cudalike_row {
  * give the same table. FL_UNAVAILABLE says which library, or which function, is missing. The row
  * must live as long as the process. */
 fl_status fl__cudalike_load(const fl__cudalike_row *row, const fl_driver **out_driver);
+
+/* Whether there is a function of this usual suffix, which a row may rename or drop. */
+bool fl__cudalike_has_function(const char *suffix);
+/* Whether the names of all functions of a row have room. */
+bool fl__cudalike_names_fit(const fl__cudalike_row *row);
 
 /* For fl_platform, whose data is a row. */
 fl_status fl__cudalike_probe(const fl_platform *platform);

@@ -85,7 +85,8 @@ fl_status fl__cudalike_finish(const fl__cudalike *c, int previous, int code,
 
 /* Turn a vendor's code that is not 0 into a status with a message, and clear what the runtime has
  * kept of it for the thread, which the next check of another framework would find. `what` and the
- * arguments behind it say what we did. A "not ready" leaves no message. */
+ * arguments behind it say what we did. The "not ready" of a query leaves no message; that of any
+ * other function is FL_INTERNAL. */
 fl_status fl__cudalike_failed(const fl__cudalike *c, int code, fl__cudalike_symbol symbol,
                               const char *what, ...) FL_PRINTF(4, 5);
 

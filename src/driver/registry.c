@@ -13,8 +13,11 @@
 #include <string.h>
 
 #include "base/dl.h"
+#include "base/failures.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/thread.h"
+#include "driver/call.h"
 #include "driver/rows.h"
 #include "fl/debug.h"
 
@@ -70,6 +73,11 @@ static const slot_row required_slots[] = {
 #undef SLOT
 };
 
+bool fl__is_platform_name(const char *name) {
+    size_t length = strlen(name);
+    return length && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-_") == length;
+}
+
 fl_status fl_driver_check(const fl_driver *driver) {
     if (!driver) {
         return fl_fail(FL_INVALID_ARGUMENT, "driver: there is no table");
@@ -88,6 +96,10 @@ fl_status fl_driver_check(const fl_driver *driver) {
     }
     if (!driver->name || !driver->name[0]) {
         return fl_fail(FL_INVALID_ARGUMENT, "driver: its table has no name");
+    }
+    if (!fl__is_platform_name(driver->name)) {
+        return fl_fail(FL_INVALID_ARGUMENT, "driver: " FL__PLATFORM_NAME_RULE ", found \"%s\"",
+                       driver->name);
     }
     char missing[REASON_MAX] = "";
     size_t used = 0;
@@ -171,6 +183,14 @@ fl_status fl_platform_register(const fl_platform *platform) {
     return status;
 }
 
+fl_status fl__platform_probe(const fl_platform *platform) {
+    uint32_t before = fl__failures;
+    fl_status status = platform->probe(platform);
+    return status && !fl__has_words_since(before)
+               ? fl_fail(status, "it gives no reason (%s)", fl_status_name(status))
+               : status;
+}
+
 /* A copy of the list, so that probes run without the lock. */
 static size_t list_copy(const fl_platform *out_list[PLATFORM_MAX]) {
     fl__lock(&lock);
@@ -191,15 +211,40 @@ typedef struct external {
     char path[]; /* Keeps the library's name. */
 } external;
 
+/* It was loaded and its table checked, or it would not be in the list. */
 static fl_status external_probe(const fl_platform *platform) {
-    (void)platform; /* It was loaded and its table checked, or it would not be in the list. */
-    return FL_OK;
+    const external *self = platform->data;
+    FL_TRY(fl__drv_init(self->driver));
+    int32_t count = 0;
+    FL_TRY(fl__drv_device_count(self->driver, &count));
+    return count ? FL_OK : fl_fail(FL_UNAVAILABLE, "the driver from %s sees no device", self->path);
 }
 
 static fl_status external_open(const fl_platform *platform, const fl_driver **out_driver) {
     const external *self = platform->data;
     *out_driver = self->driver;
     return FL_OK;
+}
+
+/* The table that the library offers. */
+static fl_status query_table(external *self) {
+    void *address = NULL;
+    FL_TRY(fl__dl_require(&self->library, FL_DRIVER_QUERY_SYMBOL, &address));
+    fl_driver_query_function query;
+    static_assert(sizeof(query) == sizeof(address), "a symbol's address is a function's");
+    memcpy(&query, &address, sizeof(query));
+    uint32_t before = fl__failures;
+    self->driver = query(FL_DRIVER_VERSION);
+    if (!self->driver && fl__has_words_since(before)) {
+        return fl_fail_context(FL_UNAVAILABLE,
+                               "the driver offers no table of version %u: ", FL_DRIVER_VERSION);
+    }
+    if (!self->driver) {
+        return fl_fail(FL_UNAVAILABLE,
+                       "the driver offers no table of version %u and does not say why",
+                       FL_DRIVER_VERSION);
+    }
+    return fl_driver_check(self->driver);
 }
 
 /* `path` has `length` bytes and no end mark. */
@@ -215,21 +260,7 @@ static fl_status load_external(const char *path, size_t length) {
     if (status) {
         goto fail;
     }
-    void *address = NULL;
-    status = fl__dl_require(&self->library, FL_DRIVER_QUERY_SYMBOL, &address);
-    if (status) {
-        goto fail;
-    }
-    fl_driver_query_function query;
-    static_assert(sizeof(query) == sizeof(address), "a symbol's address is a function's");
-    memcpy(&query, &address, sizeof(query));
-    self->driver = query(FL_DRIVER_VERSION);
-    if (!self->driver) {
-        status = fl_fail_context(FL_UNAVAILABLE,
-                                 "the driver offers no table of version %u: ", FL_DRIVER_VERSION);
-        goto fail;
-    }
-    status = fl_driver_check(self->driver);
+    status = query_table(self);
     if (status) {
         goto fail;
     }
@@ -242,6 +273,7 @@ static fl_status load_external(const char *path, size_t length) {
         .data = self,
     };
     fl__lock(&lock);
+    fill(); /* The names of our own platforms are taken, whoever comes first. */
     const fl_platform *same = find(self->platform.name);
     /* A file that an earlier attempt loaded is there already. */
     bool again = same && same->open == external_open &&
@@ -276,7 +308,7 @@ static fl_status load_externals(void) {
             fl_status status = load_external(paths, length);
             if (status && !first) {
                 first = status;
-                (void)snprintf(first_message, sizeof(first_message), "%s", fl_last_message());
+                (void)fl__text_print(first_message, sizeof(first_message), "%s", fl_last_message());
             }
         }
         paths += length + (paths[length] == ':');
@@ -287,6 +319,7 @@ static fl_status load_externals(void) {
 /* A row of a file, each time the file is asked for. */
 static fl_status take_row(const fl_platform *platform) {
     fl__lock(&lock);
+    fill();
     fl_status status = find(platform->name) == platform ? FL_OK : insert(platform);
     fl__unlock(&lock);
     return status;
@@ -296,8 +329,11 @@ static fl_status take_row(const fl_platform *platform) {
 
 static fl_status open_checked(const fl_platform *platform, const fl_driver **out_driver) {
     const fl_driver *driver = NULL;
+    uint32_t before = fl__failures;
     fl_status status = platform->open(platform, &driver);
-    if (!status) {
+    if (status && !fl__has_words_since(before)) {
+        (void)fl_fail(status, "it gives no reason (%s)", fl_status_name(status));
+    } else if (!status) {
         status = fl_driver_check(driver);
     }
     if (status) {
@@ -344,7 +380,7 @@ static fl_status choose_by_probe(const fl_platform **out_platform, const fl_driv
     const fl_platform *list[PLATFORM_MAX];
     size_t count = list_copy(list);
     for (size_t i = 0; i < count && list[i]->probe_order >= 0; i++) {
-        if (list[i]->probe(list[i])) {
+        if (fl__platform_probe(list[i])) {
             fl_trace(FL_TRACE_DRIVER, "%s: passed over: %s", list[i]->name, fl_last_message());
         } else if (open_checked(list[i], out_driver) == FL_OK) {
             fl_trace(FL_TRACE_DRIVER, "%s: chosen, the first that works", list[i]->name);
@@ -428,9 +464,9 @@ void fl_platform_each(void (*visit)(void *user, const fl_platform *platform, con
     size_t count = list_copy(list);
     for (size_t i = 0; i < count; i++) {
         char reason[REASON_MAX];
-        bool works = list[i]->probe(list[i]) == FL_OK;
+        bool works = fl__platform_probe(list[i]) == FL_OK;
         if (!works) {
-            (void)snprintf(reason, sizeof(reason), "%s", fl_last_message());
+            (void)fl__text_print(reason, sizeof(reason), "%s", fl_last_message());
         }
         visit(user, list[i], works ? NULL : reason);
     }

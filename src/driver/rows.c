@@ -1,8 +1,9 @@
 /*
  * rows.c: reads rows of cudalike.h from a text.
  *
- * A line is "[name]", which begins a row, "key = value", a comment after '#', or empty. A mistake
- * is an error with file and line, never ignored. Must not know any vendor.
+ * A line is "[name]", which begins a row, "key = value", or empty; behind a '#' that begins the
+ * line or follows a space stands a comment. A mistake is an error with file and line, never
+ * ignored. Must not know any vendor.
  */
 #define _GNU_SOURCE /* strndup */
 #include "driver/rows.h"
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #include "base/thread.h"
+#include "driver/registry.h"
 #include "fl/debug.h"
 
 /* A row with its platform, in the order of the text. */
@@ -21,8 +23,9 @@ typedef struct parsed {
     struct parsed *next;
     fl__cudalike_row row;
     fl_platform platform;
-    char *text; /* In the first row of a text: the copy that all of them refer to. */
-    int line;   /* Where it began. */
+    char *text;    /* In the first row of a text: the copy that all of them refer to. */
+    int line;      /* Where it began. */
+    uint32_t keys; /* Bits of the keys that may be given once and were. */
 } parsed;
 
 /* Every row that was given away; they live as long as the process. */
@@ -65,6 +68,17 @@ static char *next_word(char **text) {
     return word;
 }
 
+/* A word that must be the only one of its value. */
+static fl_status read_word(const reader *r, const char *key, char *value, const char **out) {
+    const char *word = next_word(&value), *second = next_word(&value);
+    if (second) {
+        return fl_fail(FL_INVALID_ARGUMENT, "%s:%d: %s takes one word, found another one, \"%s\"",
+                       r->file, r->line, key, second);
+    }
+    *out = word;
+    return FL_OK;
+}
+
 static fl_status read_number(const reader *r, const char *word, int32_t *out) {
     char *end = NULL;
     errno = 0;
@@ -99,7 +113,13 @@ static fl_status read_rename(const reader *r, char *value, bool drop) {
     if (!usual || (!drop && !own) || next_word(&value)) {
         return wrong(r, drop ? "drop takes one suffix" : "rename takes two suffixes", NULL);
     }
+    if (!fl__cudalike_has_function(usual)) {
+        return wrong(r, "no function has the suffix", usual);
+    }
     for (int i = 0; i < FL__ROW_RENAMES; i++) {
+        if (row->renames[i].usual && strcmp(row->renames[i].usual, usual) == 0) {
+            return wrong(r, "renamed or dropped before:", usual);
+        }
         if (!row->renames[i].usual) {
             row->renames[i].usual = usual;
             row->renames[i].own = drop ? "" : own;
@@ -123,6 +143,9 @@ static fl_status read_error(const reader *r, char *value) {
         return wrong(r, code ? "no status is called" : "0 is no error, found", name);
     }
     for (int i = 0; i < FL__ROW_ERRORS; i++) {
+        if (row->errors[i].code == code) {
+            return wrong(r, "the number had a status before", name);
+        }
         if (!row->errors[i].code) {
             row->errors[i].code = code;
             row->errors[i].status = (fl_status)status;
@@ -140,6 +163,9 @@ static fl_status read_limit(const reader *r, char *value) {
         return wrong(r, "limit takes a case and a reason", NULL);
     }
     for (int i = 0; i < FL__ROW_LIMITS - 1; i++) { /* The last one ends the list. */
+        if (row->limits[i].case_name && strcmp(row->limits[i].case_name, name) == 0) {
+            return wrong(r, "declared before:", name);
+        }
         if (!row->limits[i].case_name) {
             row->limits[i] = (fl_driver_limit){.case_name = name, .reason = reason};
             return FL_OK;
@@ -159,6 +185,9 @@ static fl_status read_quirk(const reader *r, const char *value) {
     };
     for (size_t i = 0; i < sizeof(quirks) / sizeof(quirks[0]); i++) {
         if (strcmp(quirks[i].word, value) == 0) {
+            if (r->current->row.quirks & quirks[i].bit) {
+                return wrong(r, "given before:", value);
+            }
             r->current->row.quirks |= quirks[i].bit;
             return FL_OK;
         }
@@ -166,13 +195,22 @@ static fl_status read_quirk(const reader *r, const char *value) {
     return wrong(r, "no quirk is called", value);
 }
 
-static fl_status read_key(const reader *r, const char *key, char *value) {
+/* Notes that a key was given which may be given once; `bit` is its own. */
+static fl_status note_key(const reader *r, const char *key, size_t bit) {
+    if (r->current->keys & (1u << bit)) {
+        return wrong(r, "given before:", key);
+    }
+    r->current->keys |= 1u << bit;
+    return FL_OK;
+}
+
+/* The keys whose values are a text or a number. False where `key` is none of them. */
+static bool read_single(const reader *r, const char *key, char *value, fl_status *out_status) {
     fl__cudalike_row *row = &r->current->row;
     const struct {
         const char *key;
-        const char **text;
-    } texts[] = {
-        {"maker", &row->maker},
+        const char **word;
+    } words[] = {
         {"prefix", &row->prefix},
         {"module_prefix", &row->module_prefix},
     };
@@ -190,6 +228,31 @@ static fl_status read_key(const reader *r, const char *key, char *value) {
         {"attribute_integrated", &row->attributes.integrated},
         {"probe_order", &r->current->platform.probe_order},
     };
+    size_t bit = 0;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++, bit++) {
+        if (strcmp(words[i].key, key) == 0) {
+            *out_status = note_key(r, key, bit);
+            *out_status = *out_status ? *out_status : read_word(r, key, value, words[i].word);
+            return true;
+        }
+    }
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++, bit++) {
+        if (strcmp(numbers[i].key, key) == 0) {
+            *out_status = note_key(r, key, bit);
+            *out_status = *out_status ? *out_status : read_number(r, value, numbers[i].number);
+            return true;
+        }
+    }
+    if (strcmp(key, "maker") == 0) {
+        row->maker = value;
+        *out_status = note_key(r, key, bit);
+        return true;
+    }
+    return false;
+}
+
+static fl_status read_key(const reader *r, const char *key, char *value) {
+    fl__cudalike_row *row = &r->current->row;
     const struct {
         const char *key;
         const char **list;
@@ -199,16 +262,9 @@ static fl_status read_key(const reader *r, const char *key, char *value) {
         {"module_libraries", row->module_libraries, FL__ROW_LIBRARIES},
         {"directories", row->directories, FL__ROW_DIRECTORIES},
     };
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        if (strcmp(texts[i].key, key) == 0) {
-            *texts[i].text = value;
-            return FL_OK;
-        }
-    }
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        if (strcmp(numbers[i].key, key) == 0) {
-            return read_number(r, value, numbers[i].number);
-        }
+    fl_status status = FL_OK;
+    if (read_single(r, key, value, &status)) {
+        return status;
     }
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         if (strcmp(lists[i].key, key) == 0) {
@@ -238,8 +294,13 @@ static fl_status begin_row(reader *r, char *text) {
         return wrong(r, "expected [name], found [", text);
     }
     text[length] = '\0';
-    if (!length || strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-_") != length) {
-        return wrong(r, "a name is made of small letters, digits, '-' and '_', found", text);
+    if (!fl__is_platform_name(text)) {
+        return wrong(r, FL__PLATFORM_NAME_RULE ", found", text);
+    }
+    for (const parsed *p = r->first; p; p = p->next) {
+        if (strcmp(p->row.name, text) == 0) {
+            return wrong(r, "there is a row before that is called", text);
+        }
     }
     parsed *row = calloc(1, sizeof(*row));
     if (!row) {
@@ -266,8 +327,17 @@ static fl_status begin_row(reader *r, char *text) {
     return FL_OK;
 }
 
+static void cut_comment(char *line) {
+    for (char *at = line; (at = strchr(at, '#')); at++) {
+        if (at == line || strchr(" \t", at[-1])) {
+            *at = '\0';
+            return;
+        }
+    }
+}
+
 static fl_status read_line(reader *r, char *line) {
-    line[strcspn(line, "#")] = '\0';
+    cut_comment(line);
     cut_trailing_spaces(line);
     line = skip_spaces(line);
     if (!*line) {
@@ -297,8 +367,12 @@ static fl_status check_row(reader *r, parsed *p) {
         return wrong(r, p->row.prefix ? "libraries are missing for" : "prefix is missing for",
                      p->row.name);
     }
-    if (p->row.properties_total > STRUCT_ROOM - 8 || p->row.properties_uuid > STRUCT_ROOM - 16) {
+    if (p->row.properties_total > STRUCT_ROOM - 8 || p->row.properties_uuid > STRUCT_ROOM - 16 ||
+        p->row.properties_total < -1 || p->row.properties_uuid < -1) {
         return wrong(r, "an offset lies outside of the properties of", p->row.name);
+    }
+    if (!fl__cudalike_names_fit(&p->row)) {
+        return wrong(r, "prefix and suffix make too long a function's name in", p->row.name);
     }
     if (!p->row.maker) {
         p->row.maker = p->row.name;
@@ -306,27 +380,46 @@ static fl_status check_row(reader *r, parsed *p) {
     return FL_OK;
 }
 
-fl_status fl__rows_parse(const char *text, size_t bytes, const char *file,
-                         fl_status (*take)(const fl_platform *platform)) {
-    reader r = {.file = file, .line = 0, .first = NULL, .current = NULL};
-    r.end = &r.first;
-    fl_status status = FL_OK;
-    /* Rows refer to it; kept with them. A zero byte ends the text. */
-    char *copy = strndup(text, bytes);
-    if (!copy) {
-        return fl_fail(FL_OUT_OF_MEMORY, "%s: no memory for %zu bytes", file, bytes);
+/* Where the row of a platform began. */
+static int line_of(const fl_platform *platform) {
+    int line = 0;
+    fl__lock(&all_lock);
+    for (const parsed *p = all_rows; p; p = p->next) {
+        line = &p->platform == platform ? p->line : line;
     }
-    for (char *line = copy, *next; line && status == FL_OK; line = next) {
+    fl__unlock(&all_lock);
+    return line;
+}
+
+/* Reads the lines of a text that ends with a zero byte; `bytes` tells it from one within. */
+static fl_status read_lines(reader *r, char *text, size_t bytes) {
+    size_t length = strlen(text);
+    fl_status status = FL_OK;
+    for (char *line = text, *next; line && status == FL_OK; line = next) {
         next = strchr(line, '\n');
         if (next) {
             *next++ = '\0';
         }
-        r.line++;
-        status = read_line(&r, line);
+        r->line++;
+        status = next || length == bytes ? read_line(r, line)
+                                         : wrong(r, "a zero byte in the text", NULL);
     }
-    for (parsed *p = r.first; p && status == FL_OK; p = p->next) {
-        status = check_row(&r, p);
+    for (parsed *p = r->first; p && status == FL_OK; p = p->next) {
+        status = check_row(r, p);
     }
+    return status;
+}
+
+fl_status fl__rows_parse(const char *text, size_t bytes, const char *file,
+                         fl_status (*take)(const fl_platform *platform)) {
+    reader r = {.file = file, .line = 0, .first = NULL, .current = NULL};
+    r.end = &r.first;
+    /* Rows refer to it; kept with them. */
+    char *copy = strndup(text, bytes);
+    if (!copy) {
+        return fl_fail(FL_OUT_OF_MEMORY, "%s: no memory for %zu bytes", file, bytes);
+    }
+    fl_status status = read_lines(&r, copy, bytes);
     if (status != FL_OK || !r.first) {
         goto fail;
     }
@@ -400,13 +493,16 @@ fl_status fl__rows_load(fl_status (*take)(const fl_platform *platform)) {
         status = read_file(path);
         loaded_file = status == FL_OK ? path : NULL;
     }
+    for (size_t i = 0; i < row_count && status == FL_OK; i++) {
+        status = take(rows[i]);
+        if (status != FL_OK) {
+            status = fl_fail_context(status, "%s:%d: ", path, line_of(rows[i]));
+        }
+    }
+    fl__unlock(&lock);
     if (status != FL_OK) {
         status = fl_fail_context(status, "TORCH_FL_VENDOR_ROWS: ");
         fl_trace(FL_TRACE_DRIVER, "%s", fl_last_message());
     }
-    for (size_t i = 0; i < row_count && status == FL_OK; i++) {
-        status = take(rows[i]);
-    }
-    fl__unlock(&lock);
     return status;
 }

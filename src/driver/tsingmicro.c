@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "base/thread.h"
 #include "driver/aligned.h"
 #include "driver/library.h"
@@ -47,15 +48,24 @@ static fl_status status_of(int code, const char *words) {
     return FL_DEVICE_ERROR;
 }
 
+/* The functions that may say "not ready" about work. From any other one it is a failure. */
+static bool may_be_not_ready(const char *function) {
+    return strcmp(function, "txStreamQuery") == 0 || strcmp(function, "txEventQuery") == 0 ||
+           strcmp(function, "txEventElapsedTime") == 0;
+}
+
 static fl_status failed(int code, const char *function, const char *what, va_list arguments) {
     const char *words = fl__tx.error_string ? fl__tx.error_string(code) : NULL;
     words = words ? words : "no text";
     fl_status status = status_of(code, words);
-    if (status == FL_NOT_READY) {
+    if (status == FL_NOT_READY && may_be_not_ready(function)) {
         return status;
     }
+    if (status == FL_NOT_READY) {
+        status = FL_INTERNAL;
+    }
     char did[256];
-    (void)vsnprintf(did, sizeof(did), what, arguments);
+    (void)fl__text_vprint(did, sizeof(did), what, arguments);
     return fl_fail_vendor(status, code, "tsingmicro: %s%s: %s (0x%x)", did, function, words,
                           (unsigned)code);
 }
@@ -178,6 +188,8 @@ static fl_status alloc_moved(fl_device device, size_t bytes, void **out_ptr) {
     return FL_OK;
 }
 
+/* A block that came unaligned and whose free fails is given up: the runtime refuses a pointer that
+ * it has just given only when the context is gone, and the memory with it. */
 static fl_status slot_mem_alloc(void *ctx, fl_device device, size_t bytes, void **out_ptr) {
     (void)ctx;
     int64_t previous;

@@ -285,7 +285,7 @@ fl_status fl_pinned_alloc(size_t bytes, void **out_ptr) {
             status = fetch_again(driver, bucket, &block);
         }
         if (status) {
-            return fl_fail_context(status, "pinning %zu bytes of host memory", bytes);
+            return fl_fail_context(status, "pinning %zu bytes of host memory: ", bytes);
         }
     }
     *out_ptr = block->ptr;

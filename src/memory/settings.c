@@ -217,10 +217,10 @@ static fl_status parse_pair(parser *in, fl_memory_settings *out) {
         return refuse(in, key, "the form key:value");
     }
     if (is(key, "max_split_size_mb")) {
-        return parse_mib(in, key, 21, "a number of MiB above 20", &out->max_split_size);
+        return parse_mib(in, key, 20, "a number of MiB, at least 20", &out->max_split_size);
     }
     if (is(key, "max_non_split_rounding_mb")) {
-        return parse_mib(in, key, 21, "a number of MiB above 20", &out->max_non_split_rounding);
+        return parse_mib(in, key, 20, "a number of MiB, at least 20", &out->max_non_split_rounding);
     }
     if (is(key, "large_segment_size_mb")) {
         return parse_mib(in, key, 20, "a number of MiB, at least 20", &out->large_segment_size);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "driver/call.h"
+#include "driver/registry.h"
 
 typedef enum use_state {
     STATE_UNUSED = 0, /* Counted at most. */
@@ -91,7 +92,7 @@ static fl_status count_devices(void) {
 /* The probe, which a platform that was asked for by name has not been put to, may know why. */
 static fl_status fail_without_device(void) {
     const fl_platform *platform = fl_platform_chosen();
-    bool knows = platform->probe(platform) != FL_OK;
+    bool knows = fl__platform_probe(platform) != FL_OK;
     return fl_fail(FL_UNAVAILABLE,
                    "platform %s has no device%s%s; without TORCH_FL_PLATFORM another platform is "
                    "chosen, and python -m torch_fl info says what each one lacks",

@@ -168,9 +168,16 @@ fl_status fl_event_elapsed_ms(fl_event *start, fl_event *end, double *out_ms) {
         return fl_fail(FL_INVALID_ARGUMENT,
                        "fl_event_elapsed_ms: both events must be recorded before");
     }
-    FL_TRY(fl_event_query(end));
-    FL_TRY(fl_event_query(start));
-    return fl__drv_event_elapsed_ms(drv, device, start->native, end->native, out_ms);
+    fl_status status = fl_event_query(end);
+    status = status ? status : fl_event_query(start);
+    status =
+        status ? status : fl__drv_event_elapsed_ms(drv, device, start->native, end->native, out_ms);
+    if (status == FL_NOT_READY) {
+        /* To a query that is an answer; here nothing is left to be answered with. */
+        return fl_fail(FL_NOT_READY, "fl_event_elapsed_ms: work before an event still runs; "
+                                     "synchronize the events first");
+    }
+    return status;
 }
 
 fl_device fl_event_device(const fl_event *event) {

@@ -15,7 +15,7 @@ namespace fl_torch {
 
 namespace {
 
-// The core's dtype, or false for those that only PyTorch knows (quantized, bits, float4).
+// The core's dtype, or false for those that only PyTorch knows (quantized, bits, float4, ...).
 bool to_core(at::ScalarType type, fl_dtype &out) {
     switch (type) {
 #define FL_CASE(torch_name, core_name) \
@@ -48,6 +48,24 @@ bool to_core(at::ScalarType type, fl_dtype &out) {
     }
 }
 
+// Unsigned integers of an element's width: between equal dtypes a copy moves bytes and nothing
+// else. Not for quantized ones, whose integers mean nothing without their quantizer.
+bool to_plain_bytes(at::ScalarType type, fl_dtype &out) {
+    if (at::isQIntType(type)) {
+        return false;
+    }
+    switch (at::elementSize(type)) {
+    case 1:
+        out = FL_DTYPE_U8;
+        return true;
+    case 2:
+        out = FL_DTYPE_U16;
+        return true;
+    default:
+        return false; // The core knows every wider dtype that PyTorch has.
+    }
+}
+
 fl_view view_of(void *data, fl_dtype dtype, at::IntArrayRef shape, at::IntArrayRef stride) {
     fl_view view;
     view.data = data;
@@ -68,11 +86,7 @@ fl_view view_of(void *data, fl_dtype dtype, at::IntArrayRef shape, at::IntArrayR
     return view;
 }
 
-fl_view to_view(const at::Tensor &tensor, bool written) {
-    fl_dtype dtype = FL_DTYPE_U8;
-    TORCH_CHECK_NOT_IMPLEMENTED(to_core(tensor.scalar_type(), dtype), "flagos: copies of dtype ",
-                                tensor.scalar_type(), " are not served on platform '",
-                                fl_platform_chosen()->name, "'");
+fl_view to_view(const at::Tensor &tensor, fl_dtype dtype, bool written) {
     void *const data =
         written ? tensor.mutable_data_ptr() : const_cast<void *>(tensor.const_data_ptr());
     return view_of(data, dtype, tensor.sizes(), tensor.strides());
@@ -86,6 +100,32 @@ fl_place to_place(const at::Tensor &tensor) {
     }
     const fl_device device = tensor.device().index();
     return fl_place_device(device, fl_stream_current(device));
+}
+
+// What the core is to take the elements of both for. False where it cannot convert between them.
+bool core_dtypes(const at::Tensor &self, const at::Tensor &source, fl_dtype &to, fl_dtype &from) {
+    const at::ScalarType type = self.scalar_type();
+    if (to_core(type, to) && to_core(source.scalar_type(), from)) {
+        return true;
+    }
+    if (type != source.scalar_type() || !to_plain_bytes(type, to)) {
+        return false;
+    }
+    from = to;
+    return true;
+}
+
+// A conversion that only PyTorch's own kernels know is made on the host, and both ways there and
+// back are copies between equal dtypes.
+at::Tensor &convert_on_host(at::Tensor &self, const at::Tensor &source) {
+    const at::ScalarType types[] = {self.scalar_type(), source.scalar_type()};
+    for (const at::ScalarType type : types) {
+        fl_dtype unused = FL_DTYPE_U8;
+        TORCH_CHECK_NOT_IMPLEMENTED(
+            to_core(type, unused) || to_plain_bytes(type, unused), "flagos: copies of dtype ", type,
+            " are not served on platform '", fl_platform_chosen()->name, "'");
+    }
+    return self.copy_(source.to(at::kCPU).to(self.scalar_type()));
 }
 
 } // namespace
@@ -113,10 +153,14 @@ at::Tensor &core_copy(at::Tensor &self, const at::Tensor &source, bool non_block
     if (source.is_complex() && !self.is_complex()) {
         TORCH_WARN_ONCE("Casting complex values to real discards the imaginary part");
     }
+    fl_dtype to_dtype = FL_DTYPE_U8, from_dtype = FL_DTYPE_U8;
+    if (!core_dtypes(self, source, to_dtype, from_dtype)) {
+        return convert_on_host(self, broadcast);
+    }
     require_memory(*source.unsafeGetTensorImpl());
     require_memory(*self.unsafeGetTensorImpl());
-    const fl_view from = to_view(broadcast, false);
-    const fl_view to = to_view(self, true);
+    const fl_view from = to_view(broadcast, from_dtype, false);
+    const fl_view to = to_view(self, to_dtype, true);
     const fl_status status =
         fl_copy_view(&to, to_place(self), &from, to_place(source), non_blocking);
     // Overlapping operands are no ValueError in PyTorch.

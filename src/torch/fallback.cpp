@@ -18,8 +18,10 @@
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <chrono>
 #include <sstream>
+#include <vector>
 
 namespace fl_torch {
 
@@ -28,26 +30,70 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
+void add_dtype(std::vector<c10::ScalarType> &types, const IValue &value) {
+    if (value.isTensor() && value.toTensor().defined()) {
+        const c10::ScalarType type = value.toTensor().scalar_type();
+        if (std::find(types.begin(), types.end(), type) == types.end()) {
+            types.push_back(type);
+        }
+    }
+}
+
+std::string joined(const std::vector<c10::ScalarType> &types) {
+    std::ostringstream text;
+    const char *separator = "";
+    for (const c10::ScalarType type : types) {
+        text << separator << type;
+        separator = ", ";
+    }
+    return text.str();
+}
+
+// "Float, [Float, Half]": one word for a tensor, and for a list, which may be as long as a model
+// has parameters, each dtype that occurs in it.
 std::string dtypes_of(const OperatorPlan &plan, const IValue *arguments) {
     std::ostringstream text;
     const char *separator = "";
     for (const auto &argument : plan.relevant) {
         const IValue &value = arguments[argument.index];
-        if (value.isTensor() && value.toTensor().defined()) {
-            text << separator << value.toTensor().scalar_type();
-            separator = ", ";
+        std::vector<c10::ScalarType> types;
+        if (value.isList()) {
+            for (const IValue &element : value.toListRef()) {
+                add_dtype(types, element);
+            }
+            text << separator << '[' << joined(types) << ']';
+        } else if (add_dtype(types, value); !types.empty()) {
+            text << separator << joined(types);
+        } else {
+            continue;
         }
+        separator = ", ";
     }
     return text.str();
 }
 
+bool has_another_route(const fl_slot *slot) {
+    for (int kind = 0; kind < FL_ROUTE_COUNT; kind++) {
+        if (kind != FL_ROUTE_CPU && slot->routes[kind] != nullptr) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void refuse(const OperatorPlan &plan, const IValue *arguments) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "'", plan.slot->name, "' (", dtypes_of(plan, arguments),
+    const char *const name = plan.slot->name;
+    std::ostringstream advice;
+    if (has_another_route(plan.slot)) {
+        advice << ", or give the operator another route with the rule '" << name << " = <route>'";
+    } else {
+        advice << "; the operator has no other route here";
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "'", name, "' (", dtypes_of(plan, arguments),
                                 ") has no kernel on platform '", fl_platform_chosen()->name,
                                 "' and strict mode forbids the copy to the CPU. Allow it with "
-                                "torch_fl.routes.strict(False), "
-                                "or give the operator another route with the rule '",
-                                plan.slot->name, " = <route>'");
+                                "torch_fl.routes.strict(False)",
+                                advice.str());
 }
 
 // Where a device argument without an index points to is the calling thread's own affair.

@@ -20,6 +20,12 @@ static void init_twice(bench *b) {
     count_is_stable(b);
 }
 
+/* A message is shown as UTF-8, whatever was put into it. */
+static bool is_text(const char *name) {
+    (void)fl_fail(FL_INTERNAL, "%s", name);
+    return strcmp(fl_last_message(), name) == 0;
+}
+
 static void properties(bench *b) {
     for (fl_device device = 0; device < b->devices; device++) {
         fl_device_properties first, second;
@@ -30,6 +36,7 @@ static void properties(bench *b) {
         bench_true(b, memchr(first.name, '\0', sizeof(first.name)) != NULL, "the name has no end");
         bench_true(b, memchr(first.uuid, '\0', sizeof(first.uuid)) != NULL, "the uuid has no end");
         bench_true(b, first.name[0] != '\0', "the name is empty");
+        bench_true(b, is_text(first.name), "the name is not UTF-8");
         bench_true(b, strcmp(first.name, second.name) == 0, "the name changes between calls");
         bench_true(b, strcmp(first.uuid, second.uuid) == 0, "the uuid changes between calls");
         bench_true(b,

@@ -8,6 +8,19 @@
 
 FL_API const fl_driver *fl_driver_query(uint32_t version);
 
+#if defined(EXTERNAL_NO_DEVICE)
+static fl_status count_none(void *ctx, int32_t *out_count) {
+    (void)ctx;
+    *out_count = 0;
+    return FL_OK;
+}
+#elif defined(EXTERNAL_NO_INIT)
+static fl_status fail_init(void *ctx) {
+    (void)ctx;
+    return FL_UNAVAILABLE; /* And does not say why. */
+}
+#endif
+
 FL_API const fl_driver *fl_driver_query(uint32_t version) {
     static fl_driver table;
     const fl_driver *host = NULL;
@@ -26,6 +39,16 @@ FL_API const fl_driver *fl_driver_query(uint32_t version) {
 #elif defined(EXTERNAL_REFUSES)
     (void)fl_fail(FL_UNAVAILABLE, "the card is asleep");
     return NULL;
+#elif defined(EXTERNAL_SILENT)
+    return NULL;
+#elif defined(EXTERNAL_NO_DEVICE)
+    table.device_count = count_none;
+#elif defined(EXTERNAL_NO_INIT)
+    table.init = fail_init;
+#elif defined(EXTERNAL_TAKEN_NAME)
+    table.name = "sim";
+#elif defined(EXTERNAL_BAD_NAME)
+    table.name = "My Chip";
 #endif
     return &table;
 }

@@ -383,6 +383,7 @@ TEST(cache, settings_are_read_in_torchs_grammar) {
     static const uint32_t divisions[] = {8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 1, 1, 1, 1, 1, 1};
     CHECK_BYTES(settings.roundup_power2_divisions, divisions, sizeof(divisions));
     CHECK_STRING(settings.ignored, "backend,expandable_segments,pinned_use_background_threads");
+    CHECK_OK(fl_memory_configure("max_split_size_mb:20,max_non_split_rounding_mb:20"));
     CHECK_OK(fl_memory_configure("roundup_power2_divisions:4,expandable_segments:False"));
     fl_memory_get_settings(&settings);
     CHECK_UINT(settings.roundup_power2_divisions[15], 4);
@@ -391,7 +392,8 @@ TEST(cache, settings_are_read_in_torchs_grammar) {
 
     static const char *const wrong[] = {
         "max_split_size:100",
-        "max_split_size_mb:20",
+        "max_split_size_mb:19",
+        "max_non_split_rounding_mb:19",
         "max_split_size_mb:x",
         "max_split_size_mb:",
         "max_split_size_mb",

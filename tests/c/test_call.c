@@ -2,6 +2,7 @@
 #include "driver/call.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "driver/host.h"
@@ -154,6 +155,72 @@ TEST(call, nothing_to_do_is_not_passed_on) {
     CHECK_STATUS(fl__drv_launch(&table, 0, &table, one, one, 0, NULL, NULL), FL_INTERNAL);
 }
 
+/* --- failures without words ----------------------------------------------------------------------
+ */
+
+static fl_status wordless_status;
+static bool has_words;
+
+static fl_status answer(void) {
+    return has_words ? fl_fail_vendor(wordless_status, 600, "chip: words") : wordless_status;
+}
+
+static fl_status wordless_copy(void *ctx, fl_device device, void *dst, const void *src,
+                               size_t bytes, fl_copy_kind kind, fl_native_stream stream) {
+    (void)ctx;
+    (void)device;
+    (void)dst;
+    (void)src;
+    (void)bytes;
+    (void)kind;
+    (void)stream;
+    return answer();
+}
+
+static fl_status wordless_query(void *ctx, fl_device device, fl_native_stream stream) {
+    (void)ctx;
+    (void)device;
+    (void)stream;
+    return answer();
+}
+
+static fl_status copy_a_byte(void) {
+    char a = 1, b = 2;
+    (void)fl_fail_vendor(FL_INTERNAL, 7, "something older");
+    return fl__drv_copy(&table, 0, &a, &b, 1, FL_COPY_HOST_TO_DEVICE, NULL);
+}
+
+TEST(call, a_failure_without_words_gets_some) {
+    start();
+    table.copy = wordless_copy;
+    wordless_status = FL_DEVICE_ERROR;
+    CHECK_STATUS(copy_a_byte(), FL_DEVICE_ERROR);
+    CHECK_STRING(fl_last_message(), "driver bare: copy: device error");
+    CHECK_INT(fl_last_vendor_code(), 0);
+    has_words = true;
+    CHECK_STATUS(copy_a_byte(), FL_DEVICE_ERROR);
+    CHECK_STRING(fl_last_message(), "chip: words");
+    CHECK_INT(fl_last_vendor_code(), 600);
+}
+
+TEST(call, only_a_query_is_answered_not_ready) {
+    start();
+    table.copy = wordless_copy;
+    table.stream_query = wordless_query;
+    wordless_status = FL_NOT_READY;
+    CHECK_STATUS(copy_a_byte(), FL_INTERNAL);
+    CHECK_STRING(fl_last_message(),
+                 "driver bare: copy asks nothing and was answered \"not ready\"");
+    (void)fl_fail(FL_INTERNAL, "something older");
+    CHECK_STATUS(fl__drv_stream_query(&table, 0, NULL), FL_NOT_READY);
+    CHECK_STRING(fl_last_message(), "something older");
+    has_words = true;
+    CHECK_STATUS(copy_a_byte(), FL_INTERNAL);
+    CHECK_CONTAINS(fl_last_message(), "driver bare: copy");
+    CHECK_CONTAINS(fl_last_message(), ": chip: words");
+    CHECK_INT(fl_last_vendor_code(), 600);
+}
+
 /* --- drivers that misbehave ------------------------------------------------------------------ */
 
 static fl_status strange_status(void *ctx, fl_device device) {
@@ -185,6 +252,54 @@ static fl_status name_nothing(void *ctx, fl_device device, fl_device_properties 
     (void)device;
     memset(out->uuid, 'u', sizeof(out->uuid)); /* Without an end. */
     return FL_OK;
+}
+
+static fl_status name_in_bytes(void *ctx, fl_device device, fl_device_properties *out) {
+    (void)ctx;
+    (void)device;
+    (void)snprintf(out->name, sizeof(out->name), "Chip \xb5-9");
+    (void)snprintf(out->uuid, sizeof(out->uuid), "\xff");
+    return FL_OK;
+}
+
+static fl_status name_cut(void *ctx, fl_device device, fl_device_properties *out) {
+    (void)ctx;
+    (void)device;
+    memset(out->name, 'n', sizeof(out->name));
+    out->name[FL_DEVICE_NAME_MAX - 2] = '\xc3'; /* Its second byte had no room. */
+    return FL_OK;
+}
+
+TEST(call, names_of_devices_are_text) {
+    start();
+    fl_device_properties properties;
+    table.device_properties = name_in_bytes;
+    CHECK_OK(fl__drv_device_properties(&table, 0, &properties));
+    CHECK_STRING(properties.name, "Chip ?-9");
+    CHECK_STRING(properties.uuid, "?");
+    table.device_properties = name_cut;
+    CHECK_OK(fl__drv_device_properties(&table, 0, &properties));
+    CHECK_UINT(strlen(properties.name), FL_DEVICE_NAME_MAX - 2);
+    CHECK_INT(properties.name[FL_DEVICE_NAME_MAX - 3], 'n');
+}
+
+static fl_status more_free_than_there_is(void *ctx, fl_device device, uint64_t *out_free,
+                                         uint64_t *out_total) {
+    (void)ctx;
+    (void)device;
+    *out_free = 3;
+    *out_total = 2;
+    return FL_OK;
+}
+
+TEST(call, free_memory_is_part_of_all_memory) {
+    start();
+    table.mem_info = more_free_than_there_is;
+    uint64_t available = 7, total = 7;
+    CHECK_STATUS(fl__drv_mem_info(&table, 0, &available, &total), FL_INTERNAL);
+    CHECK_STRING(fl_last_message(), "driver bare: mem_info says that 3 of 2 bytes are free");
+    CHECK_UINT(available, 7);
+    CHECK_UINT(total, 7);
 }
 
 TEST(call, a_driver_that_misbehaves) {

@@ -147,7 +147,7 @@ TEST(cudalike, numbers_become_statuses) {
         {4, FL_UNAVAILABLE},      {34, FL_UNAVAILABLE},    {35, FL_UNAVAILABLE},
         {36, FL_UNAVAILABLE},     {46, FL_UNAVAILABLE},    {100, FL_UNAVAILABLE},
         {803, FL_UNAVAILABLE},    {804, FL_UNAVAILABLE},   {101, FL_OUT_OF_RANGE},
-        {600, FL_NOT_READY},      {217, FL_NOT_SUPPORTED}, {801, FL_NOT_SUPPORTED},
+        {600, FL_INTERNAL},       {217, FL_NOT_SUPPORTED}, {801, FL_NOT_SUPPORTED},
         {214, FL_DEVICE_LOST},    {700, FL_DEVICE_LOST},   {702, FL_DEVICE_LOST},
         {719, FL_DEVICE_LOST},    {400, FL_DEVICE_ERROR},  {999, FL_DEVICE_ERROR},
         {38, FL_UNAVAILABLE},
@@ -159,9 +159,8 @@ TEST(cudalike, numbers_become_statuses) {
         test_note("code %d", rows[i].code);
         fake_fail(fake, "musaDeviceSynchronize", 1, rows[i].code);
         CHECK_STATUS(d->device_synchronize(d->ctx, 0), rows[i].status);
-        if (rows[i].status != FL_NOT_READY) {
-            CHECK_INT(fl_last_vendor_code(), rows[i].code);
-        }
+        CHECK_INT(fl_last_vendor_code(), rows[i].code);
+        CHECK_CONTAINS(fl_last_message(), "musa: waiting for device 0: musaDeviceSynchronize: ");
     }
 }
 

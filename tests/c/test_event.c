@@ -182,7 +182,9 @@ TEST(event, elapsed_time_of_work_that_still_runs) {
     CHECK_OK(fl_event_record(start, 0, FL_STREAM_DEFAULT));
     hold(0, FL_STREAM_DEFAULT);
     CHECK_OK(fl_event_record(end, 0, FL_STREAM_DEFAULT));
+    (void)fl_fail(FL_INTERNAL, "something older");
     CHECK_STATUS(fl_event_elapsed_ms(start, end, &ms), FL_NOT_READY);
+    CHECK_CONTAINS(fl_last_message(), "still runs");
     CHECK(ms == -1);
     open_gate();
     CHECK_OK(fl_event_synchronize(end));

@@ -359,9 +359,56 @@ TEST(registry, drivers_with_one_thing_wrong) {
     check_refused(TEST_MODULES "/external_old_version.so", FL_NOT_SUPPORTED, "version 77");
     check_refused(TEST_MODULES "/external_short_table.so", FL_NOT_SUPPORTED, "96 bytes");
     check_refused(TEST_MODULES "/external_missing_slots.so", FL_NOT_SUPPORTED, "copy, event_query");
+    check_refused(TEST_MODULES "/external_bad_name.so", FL_INVALID_ARGUMENT, "found \"My Chip\"");
+    check_refused(TEST_MODULES "/external_taken_name.so", FL_WRONG_STATE,
+                  "platform sim: the name is taken");
+    (void)fl_fail(FL_INTERNAL, "something older");
+    check_refused(TEST_MODULES "/external_silent.so", FL_UNAVAILABLE, "does not say why");
+    CHECK(!strstr(fl_last_message(), "older"));
     /* A bad one does not keep a good one out of the list, but is still reported. */
     set_path("/no/such/driver.so:" TEST_MODULES "/external_good.so");
     CHECK_STATUS(fl_platform_choose("external", NULL), FL_UNAVAILABLE);
     set_path(TEST_MODULES "/external_good.so");
     CHECK_OK(fl_platform_choose("external", NULL));
+}
+
+static void check_passed_over(const char *path, const char *reason) {
+    CHECK_INT(unsetenv("TORCH_FL_PLATFORM"), 0);
+    set_path(path);
+    listing all = {.text = "", .last_order = 0};
+    fl_platform_each(take, &all);
+    CHECK_CONTAINS(all.text, reason);
+    CHECK_OK(fl_platform_choose(NULL, NULL));
+    CHECK_STRING(fl_platform_chosen()->name, "cpu");
+}
+
+TEST(registry, a_driver_without_a_device_is_passed_over) {
+    check_passed_over(TEST_MODULES "/external_no_device.so",
+                      "external_no_device.so sees no device");
+}
+
+TEST(registry, a_driver_whose_init_fails_is_passed_over) {
+    check_passed_over(TEST_MODULES "/external_no_init.so",
+                      "external=driver external: init: unavailable");
+}
+
+static fl_status probe_silently(const fl_platform *platform) {
+    (void)platform;
+    return FL_UNAVAILABLE;
+}
+
+TEST(registry, a_probe_without_words) {
+    static const fl_platform silent = {
+        .name = "silent",
+        .twin = FL_TWIN_NONE,
+        .probe_order = 3,
+        .probe = probe_silently,
+        .open = open_host,
+        .data = NULL,
+    };
+    CHECK_OK(fl_platform_register(&silent));
+    (void)fl_fail(FL_INTERNAL, "something older");
+    listing all = {.text = "", .last_order = 0};
+    fl_platform_each(take, &all);
+    CHECK_CONTAINS(all.text, "silent=it gives no reason (unavailable)\n");
 }

@@ -95,6 +95,8 @@ TEST(rows, an_empty_text_is_no_row) {
     CHECK_INT(taken_count, 0);
 }
 
+#define LONG "p234567890123456789012345678901234567890123456789"
+
 TEST(rows, every_mistake_has_its_line) {
     static const struct {
         const char *text, *message;
@@ -115,6 +117,26 @@ TEST(rows, every_mistake_has_its_line) {
         {"[a]\nerror = 0 out of memory\n", "t.rows:2: 0 is no error"},
         {"[a]\nrename = HostAlloc\n", "t.rows:2: rename takes two suffixes"},
         {"[a]\nrename = A B C\n", "t.rows:2: rename takes two suffixes"},
+        {"[a]\nrename = HostAlok Grab\n", "t.rows:2: no function has the suffix \"HostAlok\""},
+        {"[a]\ndrop = Memset\n", "t.rows:2: no function has the suffix \"Memset\""},
+        {"[a]\nrename = Free B\ndrop = Free\n", "t.rows:3: renamed or dropped before: \"Free\""},
+        {"[a]\nprefix = a\nprefix = b\n", "t.rows:3: given before: \"prefix\""},
+        {"[a]\nmaker = A\nmaker = A\n", "t.rows:3: given before: \"maker\""},
+        {"[a]\nprobe_order = 1\n\nprobe_order = 1\n", "t.rows:4: given before: \"probe_order\""},
+        {"[a]\nquirk = host_flags_are_zero\nquirk = host_flags_are_zero\n",
+         "t.rows:3: given before: \"host_flags_are_zero\""},
+        {"[a]\nerror = 5 not found\nerror = 0x5 unavailable\n",
+         "t.rows:3: the number had a status before \"unavailable\""},
+        {"[a]\nlimit = copy.peer x\nlimit = copy.peer y\n",
+         "t.rows:3: declared before: \"copy.peer\""},
+        {"[a]\nprefix = a b\n", "t.rows:2: prefix takes one word, found another one, \"b\""},
+        {"[a]\nprefix = a\nlibraries = l\n[a]\n",
+         "t.rows:4: there is a row before that is called \"a\""},
+        {"[a]\nlibraries = l\nprefix = " LONG LONG "\n",
+         "t.rows:1: prefix and suffix make too long a function's name in \"a\""},
+        {"[a]\nlibraries = l\nprefix = p\nrename = Free " LONG LONG "\n", "t.rows:1: prefix and"},
+        {"[a]\nprefix = l\nlibraries = l\nproperties_uuid = -7\n",
+         "t.rows:1: an offset lies outside"},
         {"[a]\ndrop = A B\n", "t.rows:2: drop takes one suffix"},
         {"[a]\nlimit = copy.peer\n", "t.rows:2: limit takes a case and a reason"},
         {"[a]\nlibraries = 1 2 3 4 5 6 7 8 9\n", "t.rows:2: there is no room for \"9\""},
@@ -131,22 +153,57 @@ TEST(rows, every_mistake_has_its_line) {
     }
 }
 
-static void check_full(const char *line, int room) {
+TEST(rows, a_zero_byte_is_a_mistake) {
+    static const char text[] = "[a]\nprefix = p\0\nlibraries = l\n";
+    CHECK_STATUS(fl__rows_parse(text, sizeof(text) - 1, "t.rows", take), FL_INVALID_ARGUMENT);
+    CHECK_STRING(fl_last_message(), "t.rows:2: a zero byte in the text");
+    CHECK_STATUS(fl__rows_parse("\n\0", 2, "t.rows", take), FL_INVALID_ARGUMENT);
+    CHECK_STRING(fl_last_message(), "t.rows:2: a zero byte in the text");
+}
+
+TEST(rows, what_is_a_comment) {
+    CHECK_OK(parse("[a] # one\n"
+                   "maker = Chip#9\t# two\n"
+                   "\t# three\n"
+                   "prefix = p#\n"
+                   "libraries = lib#.so #\n"));
+    const fl__cudalike_row *row = taken[0]->data;
+    CHECK_STRING(row->maker, "Chip#9");
+    CHECK_STRING(row->prefix, "p#");
+    CHECK_STRING(row->libraries[0], "lib#.so");
+    CHECK(row->libraries[1] == NULL);
+}
+
+/* One value more than there is room for. */
+static void check_full(const char *key, const char *const *values, int room) {
     char text[4096] = "[a]\nprefix = p\nlibraries = l\n";
-    for (int i = 0; i < room; i++) {
-        strcat(text, line);
+    size_t used = strlen(text);
+    for (int i = 0; i <= room; i++) {
+        if (i == room) {
+            CHECK_OK(parse(text));
+        }
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "%s = %s\n", key, values[i]);
     }
-    CHECK_OK(parse(text));
-    strcat(text, line);
     CHECK_STATUS(parse(text), FL_INVALID_ARGUMENT);
     CHECK_CONTAINS(fl_last_message(), "there is no room for");
 }
 
 TEST(rows, lists_that_are_full) {
-    check_full("rename = A B\n", FL__ROW_RENAMES);
-    check_full("error = 7 not found\n", FL__ROW_ERRORS);
-    check_full("limit = copy.peer none\n", FL__ROW_LIMITS - 1);
-    check_full("directories = d\n", FL__ROW_DIRECTORIES);
+    static const char *const renames[] = {
+        "Init B",        "SetDevice B",    "GetDevice B",     "Malloc B",      "Free B",
+        "HostAlloc B",   "FreeHost B",     "EventQuery B",    "MemcpyAsync B", "StreamQuery B",
+        "EventRecord B", "EventDestroy B", "StreamDestroy B",
+    };
+    static const char *const errors[] = {"1 not found", "2 not found", "3 not found",
+                                         "4 not found", "5 not found", "6 not found",
+                                         "7 not found", "8 not found", "9 not found"};
+    static const char *const limits[] = {"a x", "b x", "c x", "d x", "e x", "f x", "g x", "h x"};
+    static const char *const directories[] = {"a", "b", "c", "d", "e", "f", "g",
+                                              "h", "i", "j", "k", "l", "m"};
+    check_full("rename", renames, FL__ROW_RENAMES);
+    check_full("error", errors, FL__ROW_ERRORS);
+    check_full("limit", limits, FL__ROW_LIMITS - 1);
+    check_full("directories", directories, FL__ROW_DIRECTORIES);
 }
 
 static fl_status refuse(const fl_platform *platform) {
@@ -155,7 +212,7 @@ static fl_status refuse(const fl_platform *platform) {
 
 TEST(rows, who_takes_may_refuse) {
     static const char text[] = "[a]\nprefix = p\nlibraries = l\n";
-    CHECK_STATUS(fl__rows_parse(text, sizeof(text), "t", refuse), FL_WRONG_STATE);
+    CHECK_STATUS(fl__rows_parse(text, sizeof(text) - 1, "t", refuse), FL_WRONG_STATE);
 }
 
 /* --- the option ------------------------------------------------------------------------------- */
@@ -204,4 +261,21 @@ TEST(rows, a_bad_file_stops_the_choice) {
     CHECK_OK(fl_option_set(FL_OPT_VENDOR_ROWS, "/nonexistent.rows"));
     CHECK_STATUS(fl_platform_choose("cpu", NULL), FL_UNAVAILABLE);
     CHECK_CONTAINS(fl_last_message(), "TORCH_FL_VENDOR_ROWS");
+}
+
+/* A row does not stand in for a platform of ours. */
+TEST(rows, a_name_that_is_taken) {
+    char path[] = "/tmp/fl_rows_XXXXXX";
+    int file = mkstemp(path);
+    CHECK(file >= 0);
+    FILE *out = fdopen(file, "w");
+    fputs("[new]\nprefix = p\nlibraries = l\n\n[musa]\nprefix = p\nlibraries = l\n", out);
+    fclose(out);
+    CHECK_OK(fl_option_set(FL_OPT_VENDOR_ROWS, path));
+    CHECK_STATUS(fl_platform_choose("cpu", NULL), FL_WRONG_STATE);
+    char wanted[200];
+    (void)snprintf(wanted, sizeof(wanted),
+                   "TORCH_FL_VENDOR_ROWS: %s:5: platform musa: the name is taken", path);
+    CHECK_STRING(fl_last_message(), wanted);
+    remove(path);
 }

@@ -44,7 +44,47 @@ TEST(status, arguments_may_point_into_the_message) {
     CHECK_STRING(fl_last_message(), "[outer: inner] outer: inner");
 }
 
-TEST(status, long_messages_are_cut_and_say_so) {
+TEST(status, messages_are_text_whatever_the_words_were) {
+    static const struct {
+        const char *words, *shown;
+    } rows[] = {
+        {"h\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "h\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"},
+        {"m\xe9moire", "m?moire"},           /* Latin-1. */
+        {"\xc3", "?"},                       /* Cut by somebody else. */
+        {"\xe2\x82z\x80", "??z?"},           /* A character without its end, an end alone. */
+        {"\xc0\xaf \xe0\x80\xaf", "?? ???"}, /* Overlong. */
+        {"\xed\xa0\x80", "???"},             /* A surrogate. */
+        {"\xf4\x90\x80\x80\xf5", "?????"},   /* Beyond U+10FFFF. */
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        (void)fl_fail(FL_INTERNAL, "%s", rows[i].words);
+        CHECK_STRING(fl_last_message(), rows[i].shown);
+        (void)fl_fail_vendor(FL_INTERNAL, 1, "%s", rows[i].words);
+        CHECK_STRING(fl_last_message(), rows[i].shown);
+        (void)fl_fail(FL_INTERNAL, "end");
+        (void)fl_fail_context(FL_INTERNAL, "%s: ", rows[i].words);
+        CHECK_INT(strncmp(fl_last_message(), rows[i].shown, strlen(rows[i].shown)), 0);
+    }
+}
+
+/* Whatever the number of bytes in front, no character is cut in two. */
+TEST(status, long_messages_are_cut_between_characters) {
+    static char big[5000];
+    for (size_t i = 0; i + 3 < sizeof(big); i += 3) {
+        memcpy(big + i, "\xe2\x82\xac", 3);
+    }
+    for (int shift = 0; shift < 3; shift++) {
+        (void)fl_fail(FL_INTERNAL, "%.*s%s", shift, "xxx", big);
+        const char *message = fl_last_message();
+        size_t length = strlen(message);
+        CHECK_STRING(message + length - 6, "\xe2\x82\xac...");
+        CHECK_UINT((length - 3 - (size_t)shift) % 3, 0);
+        (void)fl_fail_context(FL_INTERNAL, "y: ");
+        CHECK_STRING(message + strlen(message) - 6, "\xe2\x82\xac...");
+    }
+}
+
+TEST(status, long_messages_are_cut_and_and_say_so) {
     static char big[5000];
     memset(big, 'x', sizeof(big) - 1);
     (void)fl_fail(FL_INTERNAL, "%s", big);

@@ -30,7 +30,7 @@ TEST(tsingmicro, the_words_say_what_a_number_means) {
         fl_status status;
     } rows[] = {
         {0x46000001, FL_INVALID_ARGUMENT}, {0x46000002, FL_OUT_OF_MEMORY},
-        {0x46000003, FL_INVALID_ARGUMENT}, {0x46000004, FL_NOT_READY},
+        {0x46000003, FL_INVALID_ARGUMENT}, {0x46000004, FL_INTERNAL},
         {0x46000006, FL_NOT_SUPPORTED},    {0x43000003, FL_UNAVAILABLE},
         {0x46000005, FL_DEVICE_ERROR},
     };

@@ -2,6 +2,9 @@
 device, on which the very driver runs that meets the hardware. `make native` builds them."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from conftest import ROOT, run_python, skip_on_a_card
@@ -72,6 +75,27 @@ def test_conformance_says_that_a_fake_serves():
     assert lines[-1].startswith(f"driver '{platform}' conforms, served by the fake {FAKES}")
 
 
+def test_conformance_does_not_depend_on_the_chosen_platform(tmp_path):
+    """Also not where that one cannot be used in this process."""
+
+    def call(platform, **variables):
+        environment = {**os.environ, "TORCH_FL_PLATFORM": platform, **variables}
+        environment.pop("TORCH_FL_VENDOR_PATH", None)
+        words = [sys.executable, "-m", "torch_fl", "conformance", "--driver", platform]
+        words += ["--cases", "device"]
+        return subprocess.run(words, capture_output=True, text=True, env=environment)
+
+    rows = ROOT / "tests" / "fakes" / "zephyr.rows"
+    done = call("zephyr", TORCH_FL_VENDOR_ROWS=str(rows))
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "driver 'zephyr' conforms, served by the fake " in done.stdout
+    rows = tmp_path / "absent.rows"
+    rows.write_text("[absent]\nprefix = p\nlibraries = libabsent.so\n")
+    done = call("absent", TORCH_FL_VENDOR_ROWS=str(rows))  # Without a fake that could serve it.
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("torch_fl cannot start: ")
+
+
 def test_conformance_of_a_broken_runtime_fails():
     done = command(
         *("conformance", "--cases", "memory"),
@@ -112,6 +136,25 @@ def test_half_installed_software_is_passed_over_with_the_reason():
     assert facts["platform"]["name"] == "gcu"
     for vendor, (_, words) in broken.items():
         assert words in reasons[vendor], reasons[vendor]
+
+
+def test_a_row_cannot_take_a_name_that_is_taken(tmp_path):
+    rows = tmp_path / "own.rows"
+    rows.write_text("\n[cpu]\nprefix = p\nlibraries = libown.so\n")
+    done = run_python("import torch_fl", TORCH_FL_VENDOR_ROWS=rows, TORCH_FL_PLATFORM="cpu")
+    assert done.returncode == 1 and f"{rows}:2: platform cpu: the name is taken" in done.stderr
+
+
+def test_not_ready_from_a_copy_is_a_failure_with_its_words():
+    """The vendor's own words, where an empty message would be all that is left of an answer."""
+    done = run_python(
+        "import torch, torch_fl; torch.ones(3, device='flagos').cpu()",
+        TORCH_FL_PLATFORM="musa",
+        TORCH_FL_VENDOR_PATH=on_fakes(""),
+        FL_FAKE_FAIL="musaMemcpyAsync:1:600",
+    )
+    assert "RuntimeError: musa: copying 12 bytes" in done.stderr
+    assert "musaMemcpyAsync: device not ready" in done.stderr and "600" in done.stderr
 
 
 def test_asked_for_by_name_a_broken_one_is_not_replaced():

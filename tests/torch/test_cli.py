@@ -98,7 +98,9 @@ def test_conformance(driver):
     done = command("conformance", "--driver", driver, TORCH_FL_PLATFORM="cpu")
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     lines = done.stdout.splitlines()
-    assert lines[-1] == f"driver '{driver}' conforms"
+    skipped = sum(line.startswith("skipped") for line in lines)
+    count = f"; {skipped} of {len(lines) - 1} cases skipped" if skipped else ""
+    assert lines[-1] == f"driver '{driver}' conforms{count}"
     assert sum(line.startswith("passed") for line in lines) > 20
     part = command("conformance", "--cases", "event", TORCH_FL_PLATFORM=driver).stdout.splitlines()
     assert 1 < len(part) < len(lines) and all("event" in line for line in part[:-1])
@@ -126,6 +128,30 @@ def test_python_dash_m():
         [sys.executable, "-m", "torch_fl", "--help"], capture_output=True, text=True
     )
     assert done.returncode == 0 and "info" in done.stdout and "demo" in done.stdout
+
+
+def in_shell(line):
+    words = line.replace("torch_fl", f"{sys.executable} -m torch_fl", 1)
+    return subprocess.run(["bash", "-c", words], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("words", ["info", "env", "conformance --cases device.count"])
+def test_closed_output_is_no_error(words):
+    done = in_shell(f"torch_fl {words} >&-")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", ["info", "conformance --cases device.count"])
+def test_a_full_disk_is_said_in_one_line(words):
+    done = in_shell(f"torch_fl {words} > /dev/full")
+    assert done.returncode == 1
+    assert "the output cannot be written: " in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_suite_survives_its_reader():
+    done = in_shell("torch_fl conformance --cases device | head -1; exit ${PIPESTATUS[0]}")
+    assert done.stdout.count("\n") == 1 and done.stderr == ""
+    assert done.returncode in (0, 141)  # The reader may be as slow as the suite.
 
 
 def test_a_reader_that_goes_away_is_no_error():

@@ -219,6 +219,7 @@ torch.ones(1, device="flagos")
 child = os.fork()
 if child == 0:
     assert torch.flagos._is_in_bad_fork() and not torch.flagos.is_initialized()
+    torch.flagos.empty_cache()  # Answers as torch.cuda does: there is nothing to empty.
     try:
         torch.flagos.init()
     except RuntimeError as error:
