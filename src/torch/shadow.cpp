@@ -1,5 +1,4 @@
 // shadow.cpp: binding, write-back and adoption. See shadow.h for the rules.
-//
 // Relies on the layout of c10::TensorImpl's protected fields, which a derived class may read and
 // write; nothing else of the adapter does.
 #include "shadow.h"
@@ -326,12 +325,7 @@ ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool writte
     }
     c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
     const c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
-    constexpr uint32_t kLinear = 24;
-    // One bit of 64 for what may share memory with an earlier one. Where it is not set nothing
-    // does, and nobody has to look.
-    const auto key =
-        reinterpret_cast<uintptr_t>(storage != nullptr ? static_cast<const void *>(storage) : impl);
-    const uint64_t bit = uint64_t{1} << ((key >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 58);
+    const uint64_t bit = ShadowIndex::bit_of(impl, storage);
     Shadow *lender = nullptr;
     const auto again = [&](uint32_t i) -> ThreadState::Slot & {
         if (written && !state_.shadow(i).written()) {
@@ -341,7 +335,7 @@ ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool writte
     };
     if (C10_LIKELY((seen_ & bit) == 0)) {
         seen_ |= bit;
-    } else if (C10_LIKELY(state_.top - base_ <= kLinear)) {
+    } else if (C10_LIKELY(state_.top - base_ <= ShadowIndex::kFew)) {
         for (uint32_t i = base_; i < state_.top; i++) {
             Shadow &shadow = state_.shadow(i);
             if (shadow.original().unsafeGetTensorImpl() == impl) {

@@ -16,6 +16,15 @@ namespace fl_torch {
 class ShadowIndex {
   public:
     static constexpr uint32_t kNone = UINT32_MAX;
+    static constexpr uint32_t kFew = 24; // So many shadows are looked at one by one.
+
+    // One bit of 64 for what may share memory. Where a call has not seen it nothing does, and
+    // nobody has to look.
+    static uint64_t bit_of(const c10::TensorImpl *impl, const c10::StorageImpl *storage) {
+        const void *const key = storage != nullptr ? static_cast<const void *>(storage) : impl;
+        const auto address = reinterpret_cast<uintptr_t>(key) >> 4;
+        return uint64_t{1} << (address * UINT64_C(0x9E3779B97F4A7C15) >> 58);
+    }
 
     void add(const Shadow &shadow, uint32_t number) {
         const c10::StorageImpl *const storage = shadow.original_storage();
