@@ -73,17 +73,26 @@ static bool is_kind(fl_copy_kind kind) {
     return (unsigned)kind <= FL_COPY_DEVICE_TO_DEVICE;
 }
 
+/* Calls a slot, whose failure is checked, or one that asks whether work is done. A macro, because
+ * the count of failures must be read before the driver runs, and a slot's name is a member and a
+ * text. */
+#define CHECKED_BY(check, drv, slot, ...)                                   \
+    __extension__({                                                         \
+        uint32_t before_ = fl__failures;                                    \
+        check(drv, #slot, before_, (drv)->slot((drv)->ctx, ##__VA_ARGS__)); \
+    })
+#define CALL(drv, slot, ...) CHECKED_BY(checked, drv, slot, ##__VA_ARGS__)
+#define ASK(drv, slot, ...) CHECKED_BY(checked_answer, drv, slot, ##__VA_ARGS__)
+
 /* --- devices --------------------------------------------------------------------------------- */
 
 fl_status fl__drv_init(const fl_driver *drv) {
-    uint32_t before = fl__failures;
-    return checked(drv, "init", before, drv->init(drv->ctx));
+    return CALL(drv, init);
 }
 
 fl_status fl__drv_device_count(const fl_driver *drv, int32_t *out_count) {
     int32_t count = 0;
-    uint32_t before = fl__failures;
-    FL_TRY(checked(drv, "device_count", before, drv->device_count(drv->ctx, &count)));
+    FL_TRY(CALL(drv, device_count, &count));
     if (count < 0) {
         return fl_fail(FL_INTERNAL, "driver %s: device_count says %d", drv->name, count);
     }
@@ -96,11 +105,11 @@ fl_status fl__drv_device_count(const fl_driver *drv, int32_t *out_count) {
     return FL_OK;
 }
 
-/* A vendor's text in a field: one that fills it may have been cut, and by bytes. */
+/* A vendor's text in a field: one that fills it may have been cut, and by bytes. A vendor that was
+ * told to leave room for an end mark of ours fills one byte less. */
 static void own_text(char *field, size_t size) {
-    bool may_be_cut = memchr(field, '\0', size - 1) == NULL;
     field[size - 1] = '\0';
-    fl__text_mend(field, may_be_cut);
+    fl__text_mend(field, strlen(field) + 2 >= size);
 }
 
 fl_status fl__drv_device_properties(const fl_driver *drv, fl_device device,
@@ -108,9 +117,7 @@ fl_status fl__drv_device_properties(const fl_driver *drv, fl_device device,
     FL_ASSERT(is_device(device) && out);
     fl_device_properties properties;
     memset(&properties, 0, sizeof(properties));
-    uint32_t before = fl__failures;
-    FL_TRY(checked(drv, "device_properties", before,
-                   drv->device_properties(drv->ctx, device, &properties)));
+    FL_TRY(CALL(drv, device_properties, device, &properties));
     own_text(properties.name, sizeof(properties.name));
     own_text(properties.uuid, sizeof(properties.uuid));
     if (properties.name[0] == '\0') {
@@ -122,8 +129,7 @@ fl_status fl__drv_device_properties(const fl_driver *drv, fl_device device,
 
 fl_status fl__drv_device_synchronize(const fl_driver *drv, fl_device device) {
     FL_ASSERT(is_device(device));
-    uint32_t before = fl__failures;
-    return checked(drv, "device_synchronize", before, drv->device_synchronize(drv->ctx, device));
+    return CALL(drv, device_synchronize, device);
 }
 
 /* --- memory ---------------------------------------------------------------------------------- */
@@ -135,8 +141,7 @@ fl_status fl__drv_mem_alloc(const fl_driver *drv, fl_device device, size_t bytes
         return FL_OK;
     }
     void *ptr = NULL;
-    uint32_t before = fl__failures;
-    FL_TRY(checked(drv, "mem_alloc", before, drv->mem_alloc(drv->ctx, device, bytes, &ptr)));
+    FL_TRY(CALL(drv, mem_alloc, device, bytes, &ptr));
     if (!ptr) {
         return fl_fail(FL_INTERNAL, "driver %s: mem_alloc of %zu bytes gave NULL and success",
                        drv->name, bytes);
@@ -152,8 +157,7 @@ fl_status fl__drv_mem_free(const fl_driver *drv, fl_device device, void *ptr) {
         return FL_OK;
     }
     fl_trace(FL_TRACE_MEMORY, "%s:%d: mem_free %p", drv->name, device, ptr);
-    uint32_t before = fl__failures;
-    return checked(drv, "mem_free", before, drv->mem_free(drv->ctx, device, ptr));
+    return CALL(drv, mem_free, device, ptr);
 }
 
 fl_status fl__drv_host_alloc(const fl_driver *drv, size_t bytes, void **out_ptr) {
@@ -163,8 +167,7 @@ fl_status fl__drv_host_alloc(const fl_driver *drv, size_t bytes, void **out_ptr)
         return FL_OK;
     }
     void *ptr = NULL;
-    uint32_t before = fl__failures;
-    FL_TRY(checked(drv, "host_alloc", before, drv->host_alloc(drv->ctx, bytes, &ptr)));
+    FL_TRY(CALL(drv, host_alloc, bytes, &ptr));
     if (!ptr) {
         return fl_fail(FL_INTERNAL, "driver %s: host_alloc of %zu bytes gave NULL and success",
                        drv->name, bytes);
@@ -177,8 +180,7 @@ fl_status fl__drv_host_free(const fl_driver *drv, void *ptr) {
     if (!ptr) {
         return FL_OK;
     }
-    uint32_t before = fl__failures;
-    return checked(drv, "host_free", before, drv->host_free(drv->ctx, ptr));
+    return CALL(drv, host_free, ptr);
 }
 
 fl_status fl__drv_mem_info(const fl_driver *drv, fl_device device, uint64_t *out_free,
@@ -187,9 +189,8 @@ fl_status fl__drv_mem_info(const fl_driver *drv, fl_device device, uint64_t *out
     if (!drv->mem_info) {
         return fail_missing(drv, "memory information");
     }
-    uint32_t before = fl__failures;
     uint64_t available = 0, total = 0;
-    FL_TRY(checked(drv, "mem_info", before, drv->mem_info(drv->ctx, device, &available, &total)));
+    FL_TRY(CALL(drv, mem_info, device, &available, &total));
     if (available > total) {
         return fl_fail(FL_INTERNAL,
                        "driver %s: mem_info says that %" PRIu64 " of %" PRIu64 " bytes are free",
@@ -207,8 +208,7 @@ fl_status fl__drv_copy(const fl_driver *drv, fl_device device, void *dst, const 
         return FL_OK;
     }
     FL_ASSERT(dst && src);
-    uint32_t before = fl__failures;
-    return checked(drv, "copy", before, drv->copy(drv->ctx, device, dst, src, bytes, kind, stream));
+    return CALL(drv, copy, device, dst, src, bytes, kind, stream);
 }
 
 fl_status fl__drv_fill(const fl_driver *drv, fl_device device, void *dst, uint8_t value,
@@ -218,8 +218,7 @@ fl_status fl__drv_fill(const fl_driver *drv, fl_device device, void *dst, uint8_
         return FL_OK;
     }
     FL_ASSERT(dst);
-    uint32_t before = fl__failures;
-    return checked(drv, "fill", before, drv->fill(drv->ctx, device, dst, value, bytes, stream));
+    return CALL(drv, fill, device, dst, value, bytes, stream);
 }
 
 fl_status fl__drv_copy_peer(const fl_driver *drv, void *dst, fl_device dst_device, const void *src,
@@ -232,9 +231,7 @@ fl_status fl__drv_copy_peer(const fl_driver *drv, void *dst, fl_device dst_devic
     if (!drv->copy_peer) {
         return fail_missing(drv, "copy between devices");
     }
-    uint32_t before = fl__failures;
-    return checked(drv, "copy_peer", before,
-                   drv->copy_peer(drv->ctx, dst, dst_device, src, src_device, bytes, stream));
+    return CALL(drv, copy_peer, dst, dst_device, src, src_device, bytes, stream);
 }
 
 fl_status fl__drv_copy_2d(const fl_driver *drv, fl_device device, void *dst, size_t dst_pitch,
@@ -246,10 +243,8 @@ fl_status fl__drv_copy_2d(const fl_driver *drv, fl_device device, void *dst, siz
     }
     FL_ASSERT(dst && src && (rows == 1 || (dst_pitch >= width && src_pitch >= width)));
     if (drv->copy_2d) {
-        uint32_t before = fl__failures;
-        return checked(drv, "copy_2d", before,
-                       drv->copy_2d(drv->ctx, device, dst, dst_pitch, src, src_pitch, width, rows,
-                                    kind, stream));
+        return CALL(drv, copy_2d, device, dst, dst_pitch, src, src_pitch, width, rows, kind,
+                    stream);
     }
     if (dst_pitch == width && src_pitch == width) {
         return fl__drv_copy(drv, device, dst, src, width * rows, kind, stream);
@@ -268,9 +263,7 @@ fl_status fl__drv_peer_can_access(const fl_driver *drv, fl_device device, fl_dev
         *out_can = device == peer;
         return FL_OK;
     }
-    uint32_t before = fl__failures;
-    return checked(drv, "peer_can_access", before,
-                   drv->peer_can_access(drv->ctx, device, peer, out_can));
+    return CALL(drv, peer_can_access, device, peer, out_can);
 }
 
 /* --- streams --------------------------------------------------------------------------------- */
@@ -278,37 +271,29 @@ fl_status fl__drv_peer_can_access(const fl_driver *drv, fl_device device, fl_dev
 fl_status fl__drv_stream_create(const fl_driver *drv, fl_device device, int32_t priority,
                                 fl_native_stream *out_stream) {
     FL_ASSERT(is_device(device) && out_stream);
-    uint32_t before = fl__failures;
-    return checked(drv, "stream_create", before,
-                   drv->stream_create(drv->ctx, device, priority, out_stream));
+    return CALL(drv, stream_create, device, priority, out_stream);
 }
 
 fl_status fl__drv_stream_destroy(const fl_driver *drv, fl_device device, fl_native_stream stream) {
     FL_ASSERT(is_device(device));
-    uint32_t before = fl__failures;
-    return checked(drv, "stream_destroy", before, drv->stream_destroy(drv->ctx, device, stream));
+    return CALL(drv, stream_destroy, device, stream);
 }
 
 fl_status fl__drv_stream_query(const fl_driver *drv, fl_device device, fl_native_stream stream) {
     FL_ASSERT(is_device(device));
-    uint32_t before = fl__failures;
-    return checked_answer(drv, "stream_query", before, drv->stream_query(drv->ctx, device, stream));
+    return ASK(drv, stream_query, device, stream);
 }
 
 fl_status fl__drv_stream_synchronize(const fl_driver *drv, fl_device device,
                                      fl_native_stream stream) {
     FL_ASSERT(is_device(device));
-    uint32_t before = fl__failures;
-    return checked(drv, "stream_synchronize", before,
-                   drv->stream_synchronize(drv->ctx, device, stream));
+    return CALL(drv, stream_synchronize, device, stream);
 }
 
 fl_status fl__drv_stream_wait_event(const fl_driver *drv, fl_device device, fl_native_stream stream,
                                     fl_native_event event) {
     FL_ASSERT(is_device(device));
-    uint32_t before = fl__failures;
-    return checked(drv, "stream_wait_event", before,
-                   drv->stream_wait_event(drv->ctx, device, stream, event));
+    return CALL(drv, stream_wait_event, device, stream, event);
 }
 
 fl_status fl__drv_stream_priority_range(const fl_driver *drv, fl_device device, int32_t *out_least,
@@ -319,9 +304,7 @@ fl_status fl__drv_stream_priority_range(const fl_driver *drv, fl_device device, 
         *out_greatest = 0;
         return FL_OK;
     }
-    uint32_t before = fl__failures;
-    return checked(drv, "stream_priority_range", before,
-                   drv->stream_priority_range(drv->ctx, device, out_least, out_greatest));
+    return CALL(drv, stream_priority_range, device, out_least, out_greatest);
 }
 
 fl_status fl__drv_stream_host_call(const fl_driver *drv, fl_device device, fl_native_stream stream,
@@ -330,9 +313,7 @@ fl_status fl__drv_stream_host_call(const fl_driver *drv, fl_device device, fl_na
     if (!drv->stream_host_call) {
         return fail_missing(drv, "host function in stream order");
     }
-    uint32_t before = fl__failures;
-    return checked(drv, "stream_host_call", before,
-                   drv->stream_host_call(drv->ctx, device, stream, function, argument));
+    return CALL(drv, stream_host_call, device, stream, function, argument);
 }
 
 fl_status fl__drv_stream_is_capturing(const fl_driver *drv, fl_device device,
@@ -342,9 +323,7 @@ fl_status fl__drv_stream_is_capturing(const fl_driver *drv, fl_device device,
         *out_capturing = false;
         return FL_OK;
     }
-    uint32_t before = fl__failures;
-    return checked(drv, "stream_is_capturing", before,
-                   drv->stream_is_capturing(drv->ctx, device, stream, out_capturing));
+    return CALL(drv, stream_is_capturing, device, stream, out_capturing);
 }
 
 /* --- events ---------------------------------------------------------------------------------- */
@@ -352,35 +331,28 @@ fl_status fl__drv_stream_is_capturing(const fl_driver *drv, fl_device device,
 fl_status fl__drv_event_create(const fl_driver *drv, fl_device device, uint32_t flags,
                                fl_native_event *out_event) {
     FL_ASSERT(is_device(device) && out_event);
-    uint32_t before = fl__failures;
-    return checked(drv, "event_create", before,
-                   drv->event_create(drv->ctx, device, flags, out_event));
+    return CALL(drv, event_create, device, flags, out_event);
 }
 
 fl_status fl__drv_event_destroy(const fl_driver *drv, fl_device device, fl_native_event event) {
     FL_ASSERT(is_device(device));
-    uint32_t before = fl__failures;
-    return checked(drv, "event_destroy", before, drv->event_destroy(drv->ctx, device, event));
+    return CALL(drv, event_destroy, device, event);
 }
 
 fl_status fl__drv_event_record(const fl_driver *drv, fl_device device, fl_native_event event,
                                fl_native_stream stream) {
     FL_ASSERT(is_device(device));
-    uint32_t before = fl__failures;
-    return checked(drv, "event_record", before, drv->event_record(drv->ctx, device, event, stream));
+    return CALL(drv, event_record, device, event, stream);
 }
 
 fl_status fl__drv_event_query(const fl_driver *drv, fl_device device, fl_native_event event) {
     FL_ASSERT(is_device(device));
-    uint32_t before = fl__failures;
-    return checked_answer(drv, "event_query", before, drv->event_query(drv->ctx, device, event));
+    return ASK(drv, event_query, device, event);
 }
 
 fl_status fl__drv_event_synchronize(const fl_driver *drv, fl_device device, fl_native_event event) {
     FL_ASSERT(is_device(device));
-    uint32_t before = fl__failures;
-    return checked(drv, "event_synchronize", before,
-                   drv->event_synchronize(drv->ctx, device, event));
+    return CALL(drv, event_synchronize, device, event);
 }
 
 fl_status fl__drv_event_elapsed_ms(const fl_driver *drv, fl_device device, fl_native_event start,
@@ -389,9 +361,7 @@ fl_status fl__drv_event_elapsed_ms(const fl_driver *drv, fl_device device, fl_na
     if (!drv->event_elapsed_ms) {
         return fail_missing(drv, "elapsed time between events");
     }
-    uint32_t before = fl__failures;
-    return checked_answer(drv, "event_elapsed_ms", before,
-                          drv->event_elapsed_ms(drv->ctx, device, start, end, out_ms));
+    return ASK(drv, event_elapsed_ms, device, start, end, out_ms);
 }
 
 /* --- code ------------------------------------------------------------------------------------ */
@@ -402,9 +372,7 @@ fl_status fl__drv_module_load(const fl_driver *drv, fl_device device, const void
     if (!drv->module_load) {
         return fail_missing(drv, "loader of code objects");
     }
-    uint32_t before = fl__failures;
-    return checked(drv, "module_load", before,
-                   drv->module_load(drv->ctx, device, image, bytes, out_module));
+    return CALL(drv, module_load, device, image, bytes, out_module);
 }
 
 fl_status fl__drv_module_function(const fl_driver *drv, fl_device device, void *module,
@@ -413,9 +381,7 @@ fl_status fl__drv_module_function(const fl_driver *drv, fl_device device, void *
     if (!drv->module_function) {
         return fail_missing(drv, "look-up of functions in code objects");
     }
-    uint32_t before = fl__failures;
-    return checked(drv, "module_function", before,
-                   drv->module_function(drv->ctx, device, module, name, out_function));
+    return CALL(drv, module_function, device, module, name, out_function);
 }
 
 fl_status fl__drv_launch(const fl_driver *drv, fl_device device, void *function,
@@ -428,8 +394,5 @@ fl_status fl__drv_launch(const fl_driver *drv, fl_device device, void *function,
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) {
         return FL_OK;
     }
-    uint32_t before = fl__failures;
-    return checked(
-        drv, "launch", before,
-        drv->launch(drv->ctx, device, function, grid, block, shared_bytes, stream, arguments));
+    return CALL(drv, launch, device, function, grid, block, shared_bytes, stream, arguments);
 }

@@ -181,8 +181,6 @@ static fl_status slot_device_properties(void *ctx, fl_device device, fl_device_p
     memset(out, 0, sizeof(*out));
     bool readable = c->call.get_properties && c->row->properties_total >= 0;
     FL_TRY(readable ? from_struct(c, device, out) : from_functions(c, device, out));
-    /* A name that fills its room may have been cut by the vendor, and by bytes. */
-    fl__text_mend(out->name, strlen(out->name) + 2 >= sizeof(out->name));
     if (!out->name[0]) {
         (void)fl__text_print(out->name, sizeof(out->name), "%s", c->row->maker);
     }

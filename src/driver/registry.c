@@ -183,12 +183,17 @@ fl_status fl_platform_register(const fl_platform *platform) {
     return status;
 }
 
-fl_status fl__platform_probe(const fl_platform *platform) {
-    uint32_t before = fl__failures;
-    fl_status status = platform->probe(platform);
+/* A failure of a platform's own code since `before`, with words where it gave none. */
+static fl_status with_reason(uint32_t before, fl_status status) {
     return status && !fl__has_words_since(before)
                ? fl_fail(status, "it gives no reason (%s)", fl_status_name(status))
                : status;
+}
+
+fl_status fl__platform_probe(const fl_platform *platform) {
+    uint32_t before = fl__failures;
+    fl_status status = platform->probe(platform);
+    return with_reason(before, status);
 }
 
 /* A copy of the list, so that probes run without the lock. */
@@ -331,11 +336,7 @@ static fl_status open_checked(const fl_platform *platform, const fl_driver **out
     const fl_driver *driver = NULL;
     uint32_t before = fl__failures;
     fl_status status = platform->open(platform, &driver);
-    if (status && !fl__has_words_since(before)) {
-        (void)fl_fail(status, "it gives no reason (%s)", fl_status_name(status));
-    } else if (!status) {
-        status = fl_driver_check(driver);
-    }
+    status = status ? with_reason(before, status) : fl_driver_check(driver);
     if (status) {
         fl_trace(FL_TRACE_DRIVER, "%s: cannot be opened: %s", platform->name, fl_last_message());
         return status;

@@ -30,25 +30,6 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-void add_dtype(std::vector<c10::ScalarType> &types, const IValue &value) {
-    if (value.isTensor() && value.toTensor().defined()) {
-        const c10::ScalarType type = value.toTensor().scalar_type();
-        if (std::find(types.begin(), types.end(), type) == types.end()) {
-            types.push_back(type);
-        }
-    }
-}
-
-std::string joined(const std::vector<c10::ScalarType> &types) {
-    std::ostringstream text;
-    const char *separator = "";
-    for (const c10::ScalarType type : types) {
-        text << separator << type;
-        separator = ", ";
-    }
-    return text.str();
-}
-
 // "Float, [Float, Half]": one word for a tensor, and for a list, which may be as long as a model
 // has parameters, each dtype that occurs in it.
 std::string dtypes_of(const OperatorPlan &plan, const IValue *arguments) {
@@ -57,13 +38,16 @@ std::string dtypes_of(const OperatorPlan &plan, const IValue *arguments) {
     for (const auto &argument : plan.relevant) {
         const IValue &value = arguments[argument.index];
         std::vector<c10::ScalarType> types;
-        if (value.isList()) {
-            for (const IValue &element : value.toListRef()) {
-                add_dtype(types, element);
+        each_tensor(value, [&](const at::Tensor &tensor) {
+            if (tensor.defined() &&
+                std::find(types.begin(), types.end(), tensor.scalar_type()) == types.end()) {
+                types.push_back(tensor.scalar_type());
             }
-            text << separator << '[' << joined(types) << ']';
-        } else if (add_dtype(types, value); !types.empty()) {
-            text << separator << joined(types);
+        });
+        if (value.isList()) {
+            text << separator << '[' << c10::Join(", ", types) << ']';
+        } else if (!types.empty()) {
+            text << separator << types.front();
         } else {
             continue;
         }

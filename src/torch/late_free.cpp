@@ -244,7 +244,7 @@ uint64_t tasks_before_room(Memory &own, size_t wanted) {
     const std::lock_guard<std::mutex> guard(own.lock);
     const size_t most = own.most(wanted);
     size_t waits = own.waits.load(std::memory_order_relaxed);
-    size_t large = wanted > kSmall ? own.large.load(std::memory_order_relaxed) : 0;
+    size_t large = own.lacks_large(wanted) ? own.large.load(std::memory_order_relaxed) : 0;
     uint64_t tasks = 0;
     for (auto freed = own.freed.begin(); (waits > most || large != 0) && freed != own.freed.end();
          ++freed) {

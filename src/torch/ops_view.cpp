@@ -8,14 +8,14 @@
 
 #include "register.h"
 
+#include <ATen/InferSize.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/record_function.h>
+#include <c10/util/strides.h>
 
 namespace fl_torch::ops {
 
 namespace {
-
-using DimVector = c10::SmallVector<int64_t, 5>;
 
 bool is_plain(const Tensor &self) {
     return !self.is_quantized() && !self.has_names() && self.layout() == at::kStrided;
@@ -43,51 +43,6 @@ Tensor alias(const Tensor &self, IntArrayRef sizes, IntArrayRef strides, int64_t
     return result;
 }
 
-// The strides of a dense tensor of these sizes with the last dimension innermost.
-void fill_contiguous(IntArrayRef sizes, DimVector &strides) {
-    strides.resize(sizes.size());
-    int64_t stride = 1;
-    for (size_t dim = sizes.size(); dim-- > 0;) {
-        strides[dim] = stride;
-        stride *= std::max<int64_t>(sizes[dim], 1);
-    }
-}
-
-// Whether the strides are those, of dimensions of one element too, which is_contiguous leaves out.
-bool is_densely_laid(const Tensor &self) {
-    const IntArrayRef sizes = self.sizes(), strides = self.strides();
-    int64_t stride = 1;
-    bool is_dense = true;
-    for (size_t dim = sizes.size(); is_dense && dim-- > 0;) {
-        is_dense = strides[dim] == stride;
-        stride *= std::max<int64_t>(sizes[dim], 1);
-    }
-    return is_dense;
-}
-
-// `size` with the extent of -1 worked out. False where it does not go with the number of elements,
-// and where that takes more thought.
-bool infer_size(int64_t numel, IntArrayRef size, DimVector &out) {
-    int64_t known = 1;
-    int64_t *inferred = nullptr;
-    out.assign(size.begin(), size.end());
-    for (int64_t &extent : out) {
-        if (extent == -1 && inferred == nullptr) {
-            inferred = &extent;
-        } else if (extent < 0 || __builtin_mul_overflow(known, extent, &known)) {
-            return false;
-        }
-    }
-    if (inferred == nullptr) {
-        return known == numel;
-    }
-    if (known == 0 || numel % known != 0) {
-        return false;
-    }
-    *inferred = numel / known;
-    return true;
-}
-
 } // namespace
 
 Tensor as_strided(const Tensor &self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
@@ -105,11 +60,10 @@ Tensor as_strided(const Tensor &self, c10::SymIntArrayRef size, c10::SymIntArray
 Tensor view(const Tensor &self, c10::SymIntArrayRef size) {
     FL_COUNT_CALL("aten::view", FL_ROUTE_VIEW);
     const IntArrayRef wanted = C10_AS_INTARRAYREF_SLOW(size);
-    DimVector sizes, strides;
-    if (C10_LIKELY(is_plain(self) && is_densely_laid(self) &&
-                   infer_size(self.numel(), wanted, sizes))) {
-        fill_contiguous(sizes, strides);
-        return alias(self, sizes, strides, self.storage_offset());
+    // Of dimensions of one element too, which is_contiguous leaves out.
+    if (C10_LIKELY(is_plain(self) && self.strides() == c10::contiguous_strides(self.sizes()))) {
+        const at::DimVector sizes = at::infer_size_dv(wanted, self.numel());
+        return alias(self, sizes, c10::contiguous_strides(sizes), self.storage_offset());
     }
     return at::native::view(self, wanted);
 }
@@ -123,8 +77,8 @@ Tensor slice(const Tensor &self, int64_t dim, std::optional<int64_t> start,
     }
     FL_COUNT_CALL("aten::slice.Tensor", FL_ROUTE_VIEW);
     const size_t sliced = static_cast<size_t>(dim < 0 ? dim + self.dim() : dim);
-    DimVector sizes(self.sizes().begin(), self.sizes().end());
-    DimVector strides(self.strides().begin(), self.strides().end());
+    at::DimVector sizes(self.sizes().begin(), self.sizes().end());
+    at::DimVector strides(self.strides().begin(), self.strides().end());
     const int64_t extent = sizes[sliced];
     const auto within = [extent](int64_t place, int64_t least) {
         return std::min(std::max(place < 0 ? place + extent : place, least), extent);

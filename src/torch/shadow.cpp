@@ -1,4 +1,5 @@
 // shadow.cpp: binding, write-back and adoption. See shadow.h for the rules.
+//
 // Relies on the layout of c10::TensorImpl's protected fields, which a derived class may read and
 // write; nothing else of the adapter does.
 #include "shadow.h"
@@ -375,21 +376,15 @@ ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool writte
 template ThreadState::Slot &ShadowFrame::show_plain<true>(const at::Tensor &, bool);
 
 void ShadowFrame::show_autograd() {
-    for (uint32_t i = base_; i < state_.top; i++) {
-        state_.shadow(i).show_autograd();
-    }
+    each(&Shadow::show_autograd);
 }
 
 void ShadowFrame::show_versions() {
-    for (uint32_t i = base_; i < state_.top; i++) {
-        state_.shadow(i).show_versions();
-    }
+    each(&Shadow::show_versions);
 }
 
 void ShadowFrame::return_versions() {
-    for (uint32_t i = base_; i < state_.top; i++) {
-        state_.shadow(i).return_versions();
-    }
+    each(&Shadow::return_versions);
 }
 
 void ShadowFrame::commit_special() {

@@ -216,6 +216,11 @@ class ShadowFrame {
     ThreadState::Slot &show_lvalue(const at::Tensor &tensor, bool written);
     template <bool kStorageOnly>
     ThreadState::Slot &show_plain(const at::Tensor &tensor, bool written);
+    void each(void (Shadow::*method)()) {
+        for (uint32_t i = base_; i < state_.top; i++) {
+            (state_.shadow(i).*method)();
+        }
+    }
     void adopt_shared(at::Tensor *const *results, size_t count);
     void commit_special();
     void release();

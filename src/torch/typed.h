@@ -16,6 +16,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
 
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 
@@ -155,14 +156,6 @@ void find_device(c10::DeviceIndex &, const T &) {}
 
 template <class A>
 constexpr bool is_written = std::is_same_v<A, at::Tensor &>;
-
-// A list that is written has no type of its own. It is the first argument of an operator in place,
-// whose name ends with an underscore.
-constexpr bool is_in_place(const char *name) {
-    for (; name[0] != '\0' && name[1] != '\0'; name++) {
-    }
-    return name[0] == '_';
-}
 
 // --- results
 // ---------------------------------------------------------------------------------------
@@ -343,7 +336,10 @@ struct Typed<Op, R(A...)> {
     template <size_t... index>
     static void call_list(ShadowFrame &frame, std::index_sequence<index...>,
                           std::remove_reference_t<A> &...arguments) {
-        static_assert(is_in_place(Op::name), "lists for out= are shown on the boxed path only");
+        // A list that is written has no type of its own. It is the first argument of an operator in
+        // place, whose name ends with an underscore.
+        static_assert(std::string_view(Op::name).back() == '_',
+                      "lists for out= are shown on the boxed path only");
         // Kept until the call, which comes after versions are shown.
         std::tuple<decltype(show_argument<index == 0>(frame, arguments))...> all{
             show_argument<index == 0>(frame, arguments)...};

@@ -6,7 +6,11 @@ PyTorch finds the device of such a class in the name of its module, so that is `
 
 import torch
 from torch._utils import classproperty
-from torch.storage import _LegacyStorage, _warn_typed_storage_removal
+from torch.storage import (
+    _LegacyStorage,
+    _storage_type_to_dtype_map,
+    _warn_typed_storage_removal,
+)
 
 
 class _FlagosStorage(_LegacyStorage):
@@ -41,20 +45,6 @@ def _typed(name, dtype):
     return type(_FlagosStorage)(name, (_FlagosStorage,), members)
 
 
-_DTYPES = {
-    "BFloat16Storage": torch.bfloat16,
-    "BoolStorage": torch.bool,
-    "ByteStorage": torch.uint8,
-    "CharStorage": torch.int8,
-    "ComplexDoubleStorage": torch.complex128,
-    "ComplexFloatStorage": torch.complex64,
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "IntStorage": torch.int32,
-    "LongStorage": torch.int64,
-    "ShortStorage": torch.int16,
-}
-__all__ = sorted(_DTYPES)
-for _name, _dtype in _DTYPES.items():
-    globals()[_name] = _typed(_name, _dtype)
+__all__ = [name for name in torch.cuda.__all__ if name.endswith("Storage")]
+for _name in __all__:
+    globals()[_name] = _typed(_name, _storage_type_to_dtype_map()[_name])
