@@ -1,5 +1,7 @@
 """Views: metadata on the same memory, on every platform; a copy is never given in place of one."""
 
+import random
+
 import pytest
 import torch
 from against_cpu import check
@@ -296,3 +298,68 @@ def test_views_in_no_grad_and_inference_mode():
         return x, y, z, w, z.is_inference(), w.is_inference(), y._base is x
 
     check(program)
+
+
+# --- layouts at random ---------------------------------------------------------------------------
+
+
+def random_layout(rng):
+    """A host tensor, contiguous, permuted, or of strides that overlap and leave gaps."""
+    shape = [rng.choice([0, 1, 1, 2, 3, 4, 6]) for _ in range(rng.randint(0, 4))]
+    kind = rng.choice(["contiguous", "permuted", "strided"])
+    if kind == "strided":
+        strides = [rng.choice([0, 1, 2, 5, 12]) for _ in shape]
+        return torch.arange(400.0).as_strided(shape, strides, rng.randint(0, 3))
+    x = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    return x.permute(rng.sample(range(len(shape)), len(shape))) if kind == "permuted" else x
+
+
+def random_size(rng, numel):
+    if numel == 0 or rng.random() < 0.4:
+        return [rng.choice([-1, 0, 1, 2, 3, 4, 6, 12]) for _ in range(rng.randint(0, 4))]
+    size = []
+    while numel > 1 and len(size) < 4:
+        size.append(rng.choice([d for d in range(1, numel + 1) if numel % d == 0]))
+        numel //= size[-1]
+    size.append(numel)
+    if rng.random() < 0.4:
+        size[rng.randrange(len(size))] = -1
+    return size
+
+
+def random_view(rng, x):
+    """A view of a tensor, right or wrong, as a function of the tensor alone."""
+    kind = rng.choice(["view", "slice", "as_strided"])
+    if kind == "view":
+        size = random_size(rng, x.numel())
+        return lambda z: z.view(size)
+    if kind == "slice":
+        places = [None, -7, -2, -1, 0, 1, 2, 3, 9, 2**63 - 1]
+        arguments = (rng.randint(-5, 4), rng.choice(places), rng.choice(places))
+        step = rng.choice([1, 1, 2, 3, 0, -1, 2**62])
+        return lambda z: torch.ops.aten.slice(z, *arguments, step)
+    dims = rng.randint(0, 4)
+    size = [rng.choice([0, 1, 2, 3]) for _ in range(dims)]
+    stride = [rng.choice([-1, 0, 1, 3, 50, 5000]) for _ in range(rng.choice([dims, dims, dims + 1]))]
+    offset = rng.choice([None, 0, 3, -1, 4000])
+    return lambda z: z.as_strided(size, stride, offset)
+
+
+def seen(view, x):
+    """What a view is, or how it was refused."""
+    try:
+        made = view(x)
+    except Exception as error:
+        return type(error), str(error).split("\n")[0].replace("flagos:0", "cpu")
+    assert made.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    return made.shape, made.stride(), made.storage_offset(), made.cpu().tolist()
+
+
+def test_random_layouts_are_viewed_and_refused_as_on_the_host(full):
+    for seed in range(6000 if full else 1500):
+        rng = random.Random(seed)
+        host = random_layout(rng)
+        whole = torch.empty(0).set_(host.untyped_storage())
+        x = whole.to(D).as_strided(host.shape, host.stride(), host.storage_offset())
+        view = random_view(rng, host)
+        assert seen(view, x) == seen(view, host), f"seed {seed}"
