@@ -162,7 +162,7 @@ for _module in (torch.utils.dlpack, torch):
         "from_dlpack",
         _wrap_from_dlpack,
         why="a flagos device asked for is compared with the twin's, in which the producer speaks",
-        cpu='`device="flagos"` takes CPU memory without a copy; flagos tensors stay on flagos',
+        cpu='`device="flagos"` takes CPU memory without a copy; flagos tensors stay on flagos, their capsules are CPU memory',
         none='`device="flagos"` copies; flagos tensors stay on flagos',
         cuda='`device="flagos"` takes CUDA memory without a copy; flagos tensors stay on flagos',
     )
