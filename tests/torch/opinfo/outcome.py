@@ -176,13 +176,16 @@ def same_bits(a, b):
     return bool((same | (a.isnan() & b.isnan())).all())
 
 
-def close(a, b):
+def close(a, b, computed_in=None):
     """Whether two host tensors are as near as two orders of summation are: relative to the largest
-    value, since small ones may be what is left of large ones."""
+    value, since small ones may be what is left of large ones. `computed_in` is the dtype of the
+    operands, where a wider result is no more exact than they are."""
     a, b = flat(a), flat(b)
     if not (a.is_floating_point() or a.is_complex()):
         return torch.equal(a, b)
     relative = RELATIVE[a.dtype]
+    if computed_in is not None and (computed_in.is_floating_point or computed_in.is_complex):
+        relative = max(relative, RELATIVE[computed_in])
     if a.element_size() == 1:
         a, b = a.float(), b.float()
     sizes = b.abs().nan_to_num(0.0, posinf=0.0)

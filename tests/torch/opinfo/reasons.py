@@ -93,8 +93,13 @@ RESIZED_OPS = (
 
 ANY_TWIN = ("cpu", "cuda", "none")
 WITHOUT_TWIN = "Without a twin a result is a copy of the host's: it has its own memory and history."
+VIEWED = "PyTorch answers with a part of a larger tensor; a copy of the host's result has no gaps."
 GAPS = "A copy to the host has no gaps between its elements: such operands have other strides there."
-ORDER = "A sum in another order, in a second derivative that makes its difference larger."
+ORDER = "A sum in another order, in a decomposition or derivative that makes its difference larger."
+SINGULAR = (
+    "The gradient at a singular matrix divides by what rounding left, and LAPACK rounds a copy without "
+    "gaps in another order."
+)
 MACHINE = "The order depends on the host's vectors."
 
 ROWS = [
@@ -206,7 +211,7 @@ ROWS = [
     ),
     Row(
         AS_BEFORE,
-        ("addbmm",),
+        ("addbmm", "mean"),
         ("value",),
         ("out_wrong_dtype", "out_wider"),
         sometimes="Where the dtypes fit together nothing is refused.",
@@ -238,12 +243,28 @@ ROWS = [
     ),
     Row(
         ORDER,
-        ("linalg.householder_product",),
+        ("linalg.householder_product", "pca_lowrank", "svd_lowrank"),
         ("value",),
-        ("double_backward",),
-        dtypes=("complex64",),
+        ("*backward", "forward_mode", "noncontiguous"),
+        dtypes=("complex64", "float32"),
         twins=("none",),
         sometimes=MACHINE,
+    ),
+    Row(
+        SINGULAR,
+        ("linalg.det", "linalg.slogdet", "logdet"),
+        ("value",),
+        ("noncontiguous_backward",),
+        dtypes=("float32", "float64"),
+        twins=("none",),
+        sometimes=MACHINE,
+    ),
+    Row(
+        VIEWED,
+        ("linalg.lstsq", "linalg.lstsq.grad_oriented"),
+        ("stride",),
+        twins=("none",),
+        sometimes="Only where there are more equations than unknowns.",
     ),
     Row(
         OWN_POOL_BITS,

@@ -6,6 +6,7 @@ in a child process that does not load us (peer.py).
 """
 
 import collections
+import functools
 import importlib
 import itertools
 import os
@@ -165,7 +166,8 @@ def judge(identity, dtype_name, limits, layout="strided"):
 def compare_case(identity, dtype_name, limits, layout):
     """How many samples were compared, and what was found to differ."""
     case = (identity, dtype_name, twin_device_type(), limits, layout)
-    return compare(lambda side: on_side(side, "suite", "outcomes", *case))
+    dtype = getattr(torch, dtype_name)
+    return compare(lambda side: on_side(side, "suite", "outcomes", *case), dtype)
 
 
 def compare_calls(calls):
@@ -178,12 +180,13 @@ def compare_calls(calls):
 REPEATS = 50  # A small kernel that adds atomically seldom does so in another order.
 
 
-def compare(outcomes_of):
-    """The same for what `outcomes_of` a side answers, {variant: outcomes of each sample}. Values that the
-    twin, asked again, does not repeat differ in the kind "unsteady"."""
+def compare(outcomes_of, dtype=None):
+    """The same for what `outcomes_of` a side answers, {variant: outcomes of each sample}; `dtype` is the
+    operands', where they share one. Values that the twin, asked again, does not repeat differ in the
+    kind "unsteady"."""
     twin = Side(twin_device_type())
     ours, twins = outcomes_of(FLAGOS), outcomes_of(twin)
-    count, found = compare_outcomes(ours, twins)
+    count, found = compare_outcomes(ours, twins, dtype)
     for _ in range(REPEATS):
         if not any(gap.kind == "value" for gap in found):
             break
@@ -206,10 +209,12 @@ def explains_itself(ours, twins, again):
     )
 
 
-def compare_outcomes(ours, twins):
+def compare_outcomes(ours, twins, dtype):
     # Without a twin the host judges. A copy to it is contiguous where the operand has gaps, and
     # kernels sum a contiguous tensor in another order.
-    same = close if twin_name() == "none" else same_bits
+    same = same_bits
+    if twin_name() == "none":
+        same = functools.partial(close, computed_in=dtype)
     count, found = 0, []
     for variant in ours:
         for index, (a, b) in enumerate(zip(ours[variant], twins[variant])):
