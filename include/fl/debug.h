@@ -34,6 +34,8 @@ typedef enum fl_option_type {
       "wait for each operator, so that an error shows where it was made")                         \
     X(QUEUE, "TORCH_FL_QUEUE", BOOL, NULL, 0, 1, "",                                              \
       "queue operators for a worker thread: 1 yes, 0 no; without it, where the twin is no host")  \
+    X(QUEUE_ALWAYS, "TORCH_FL_QUEUE_ALWAYS", BOOL, "0", 0, 1, "",                                 \
+      "queue also for a thread that has lately waited after each operator, and would call it")    \
     X(QUEUE_SPIN_US, "TORCH_FL_QUEUE_SPIN_US", INT, "60", 0, 1000000, "microseconds",             \
       "how long the launch queue's threads look for work, or for its end, before they sleep")     \
     X(QUEUE_BYTES, "TORCH_FL_QUEUE_BYTES", BYTES, "64M", 0, INT64_C(1) << 46, "bytes",            \

@@ -210,6 +210,7 @@ bool queue_task(const DeferredKind &kind, Capture &&capture, Arguments &&argumen
     auto *const payload = static_cast<DeferredTask *>(fl_task_payload(task));
     new (payload->arguments) Kept(std::move(arguments));
     fl_queue_submit(task);
+    t_wait_habit.calls++;
     drop_put_aside();
     return true;
 }

@@ -40,6 +40,7 @@ void queue_set(bool on) {
         TORCH_CHECK(!launch_blocking,
                     "the launch queue is off while TORCH_FL_LAUNCH_BLOCKING is 1");
         watch_twin_memory();
+        t_wait_habit = {0, 0};
         queue_state.in_use.store(true);
         queue_state.is_on.store(true);
     } else {
@@ -51,6 +52,7 @@ void queue_set(bool on) {
 void queue_choose() {
     // On a host twin the worker would take a processor from the kernels. Where the queue cannot be
     // served the option has no effect, so that one environment does for all platforms.
+    queue_state.always = fl_option_bool(FL_OPT_QUEUE_ALWAYS);
     const bool wanted =
         fl_option_is_set(FL_OPT_QUEUE) ? fl_option_bool(FL_OPT_QUEUE) : !twin.is_host;
     if (wanted && twin.present && !launch_blocking) {
@@ -118,11 +120,16 @@ fl_status keep_exception(const char *name) {
 // --- draining
 // ---------------------------------------------------------------------------------------
 
+thread_local WaitHabit t_wait_habit{0, 0};
+
 void drain_in_use() {
     if (fl_queue_on_worker()) {
         return;
     }
     fl_queue_drain(-1);
+    if (!queue_state.always) {
+        t_wait_habit.has_waited();
+    }
     drop_put_aside();
     fl_queue_failure failure;
     if (C10_UNLIKELY(fl_queue_has_failed()) && fl_queue_take_failure(&failure)) {

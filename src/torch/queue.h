@@ -20,6 +20,7 @@ namespace fl_torch {
 struct QueueState {
     std::atomic<bool> is_on{false};  // Operators may be queued.
     std::atomic<bool> in_use{false}; // Something may have been queued; never false again.
+    bool always = false;             // Also for threads that wait after each operator; set once.
 };
 extern QueueState queue_state;
 
@@ -56,6 +57,29 @@ void drain_quietly() noexcept;
 
 // Drain and stop for good; Python is about to end.
 void queue_shut_down();
+
+// --- waits that come at once
+// -----------------------------------------------------------------------
+
+// How the calling thread has lately waited. Where it waits after every operator, as a loop around
+// item() does, handing the operator to another thread only adds the way there and back: such a
+// thread calls it itself, and queues again once it has called two without a wait between.
+struct WaitHabit {
+    static constexpr uint32_t kSure = 2;
+    uint32_t calls; // Since the last wait: queued, or made in place of that.
+    uint32_t alone; // How many waits in a row came after a single call, up to kSure.
+
+    bool expects_wait() const {
+        return calls == 0 && alone == kSure;
+    }
+    void has_waited() {
+        if (calls != 0) {
+            alone = calls > 1 ? 0 : alone + (alone < kSure ? 1 : 0);
+            calls = 0;
+        }
+    }
+};
+extern __attribute__((tls_model("initial-exec"))) thread_local WaitHabit t_wait_habit;
 
 // --- memory that others know
 // -----------------------------------------------------------------------

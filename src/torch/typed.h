@@ -235,6 +235,11 @@ struct Typed<Op, R(A...)> {
             return call_boxed(std::forward<A>(arguments)...); // Which knows the rules of devices.
         }
         if (C10_UNLIKELY(queue_is_on())) {
+            if (C10_UNLIKELY(defer != nullptr && t_wait_habit.expects_wait() &&
+                             !plan.calls_libraries)) {
+                const CountedAtEnd counted;
+                return call_native(plan, arguments...);
+            }
             std::optional<Result> result;
             if (call_queueing(plan, result, arguments...)) {
                 return queued_result(*result, arguments...);
@@ -244,6 +249,13 @@ struct Typed<Op, R(A...)> {
     }
 
   private:
+    // The call itself looks whether there is something to wait for, which must not end its count.
+    struct CountedAtEnd {
+        ~CountedAtEnd() {
+            t_wait_habit.calls++;
+        }
+    };
+
     // False where the call has to be made here.
     static bool call_queueing(const OperatorPlan &plan, std::optional<Result> &result,
                               std::remove_reference_t<A> &...arguments) {

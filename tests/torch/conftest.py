@@ -21,6 +21,10 @@ from opinfo.counts import count_cases, pytest_terminal_summary  # noqa: F401 (fo
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
+# Most tests look at each result, after which a thread would call its operators itself.
+os.environ.setdefault("TORCH_FL_QUEUE_ALWAYS", "1")
+KEPT_OPTIONS = ("TORCH_FL_VENDOR_PATH", "TORCH_FL_QUEUE_ALWAYS")
+
 
 def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="run large tests whole, not sampled")
@@ -98,12 +102,12 @@ def full(request):
 
 
 def run_python(code, *arguments, timeout=240, **environment):
-    """Run `code` in a new interpreter whose options are only those given here, and where the
-    platform's runtime lies; None removes a variable. Answers a CompletedProcess with text."""
+    """Run `code` in a new interpreter whose options are only those given here, and KEPT_OPTIONS; None
+    removes a variable. Answers a CompletedProcess with text."""
     clean = {
         name: value
         for name, value in os.environ.items()
-        if name == "TORCH_FL_VENDOR_PATH"
+        if name in KEPT_OPTIONS
         or not name.startswith(("TORCH_FL_", "FLAGOS_", "TORCH_DEVICE_BACKEND_AUTOLOAD"))
     }
     for name, value in environment.items():
