@@ -124,7 +124,7 @@ import torch_fl
 assert kept.items() <= names().items()
 assert torch._C._len_torch_function_stack() == 0
 """
-    python(code, TORCH_FL_PLATFORM=HERE)
+    python(code, TORCH_FL_PLATFORM=HERE, TORCH_FL_QUEUE=0)  # Which has wrappers of its own.
 
 
 # --- what a script says --------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from against_cpu import check
+from conftest import ON_A_CARD
 
 import torch_fl
 from torch_fl import routes
@@ -80,6 +81,8 @@ def test_casts_of_scales():
     assert torch.equal(numbers.to(D).to(torch.float8_e8m0fnu).cpu().float(), numbers)
     x = torch.empty(2, 4, device=D)
     assert torch.equal(x.copy_(scales.to(D)).cpu(), numbers.expand(2, 4))
+    if ON_A_CARD:
+        return  # CUDA's kernel asserts on float4, which ends the process's use of the device.
     with pytest.raises(NotImplementedError, match="Float4_e2m1fn_x2"):
         torch.zeros(4, dtype=torch.uint8, device=D).view(torch.float4_e2m1fn_x2).to(torch.float32)
 
