@@ -55,9 +55,7 @@ void register_own(torch::Library &aten) {
     own(aten, "record_stream", FL_ROUTE_OWN, TORCH_FN(ops::record_stream));
     own(aten, "_has_compatible_shallow_copy_type", FL_ROUTE_OWN,
         TORCH_FN(ops::has_compatible_shallow_copy_type));
-    if (!twin.present) {
-        own(aten, "resize_", FL_ROUTE_OWN, TORCH_FN(ops::resize_));
-    }
+    own(aten, "resize_", FL_ROUTE_OWN, TORCH_FN(ops::resize_));
 
     own(aten, "as_strided", FL_ROUTE_VIEW, TORCH_FN(ops::as_strided));
     own(aten, "view", FL_ROUTE_VIEW, TORCH_FN(ops::view));

@@ -167,6 +167,22 @@ def test_dead_storage():
     assert view.tolist() == [[0, 2], [4, 6]] and (x + 1).tolist() == [1, 3, 5, 7]
 
 
+@pytest.mark.parametrize(
+    "resize",
+    (
+        lambda x: x.resize_(3),
+        lambda x: x.resize_(2, 3),
+        lambda x: x.resize_as_(torch.ones(5, device=D)),
+        lambda x: x.set_(torch.zeros(2, device=D)),
+    ),
+)
+def test_another_size_gives_dead_storage_memory(resize):
+    x = torch.arange(4.0, device=D)
+    x.untyped_storage().resize_(0)
+    resize(x).fill_(7)
+    assert x.cpu().unique().tolist() == [7] and x.untyped_storage().nbytes() == 4 * x.numel()
+
+
 def test_a_storage_of_no_bytes_serves_tensors_of_no_elements():
     def program(device):
         x = torch.empty(0, 3).to(device)
