@@ -414,37 +414,6 @@ def test_an_item_right_after_an_operator_is_not_late():
 
 
 @with_twin
-def test_a_thread_that_waits_after_each_operator_calls_it_itself(python):
-    code = """
-import torch, torch_fl
-from torch_fl import queue
-
-x = torch.ones(4, device="flagos")
-def tasks(program):
-    before = queue.stats()["queued"]
-    program()
-    return queue.stats()["queued"] - before
-
-def lone():
-    assert (x + 1).tolist() == [2] * 4
-
-def pair():
-    assert ((x + 1) + 1).tolist() == [3] * 4
-
-lone()  # The first call with some dtypes shows that there is a kernel.
-queue.set(True)
-print([tasks(lone) for _ in range(5)])
-print([tasks(pair) for _ in range(3)], [tasks(lone) for _ in range(4)])
-queue.set(True)  # Forgets how the thread waited.
-print(tasks(lone))
-"""
-    told = python(code, TORCH_FL_QUEUE=1, TORCH_FL_QUEUE_ALWAYS=None, TORCH_FL_PLATFORM=PLATFORM)
-    assert told == "[1, 1, 0, 0, 0]\n[1, 2, 2] [1, 1, 0, 0]\n1\n"
-    told = python(code, TORCH_FL_QUEUE=1, TORCH_FL_QUEUE_ALWAYS=1, TORCH_FL_PLATFORM=PLATFORM)
-    assert told == "[1, 1, 1, 1, 1]\n[2, 2, 2] [1, 1, 1, 1]\n1\n"
-
-
-@with_twin
 def test_an_idle_process_uses_no_processor(python):
     code = """
 import torch, torch_fl, time

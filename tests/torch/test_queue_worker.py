@@ -1,5 +1,5 @@
 """What the worker of the launch queue does while the caller waits for it: calls that use libraries, and
-first calls. They raise, warn and look as they do in the caller's thread."""
+first calls. They raise, warn and look as they do in the caller's thread. And what it is spared."""
 
 import pytest
 import torch
@@ -78,3 +78,34 @@ def test_an_earlier_failure_is_raised_by_a_call_that_waits_for_the_worker():
             torch.dot(b[0], b[1])
         queue.drain()
     assert torch.dot(a[0], a[1]).shape == ()
+
+
+@with_twin
+def test_a_thread_that_waits_after_each_operator_calls_it_itself(python):
+    code = """
+import torch, torch_fl
+from torch_fl import queue
+
+x = torch.ones(4, device="flagos")
+def tasks(program):
+    before = queue.stats()["queued"]
+    program()
+    return queue.stats()["queued"] - before
+
+def lone():
+    assert (x + 1).tolist() == [2] * 4
+
+def pair():
+    assert ((x + 1) + 1).tolist() == [3] * 4
+
+lone()  # The first call with some dtypes shows that there is a kernel.
+queue.set(True)
+print([tasks(lone) for _ in range(5)])
+print([tasks(pair) for _ in range(3)], [tasks(lone) for _ in range(4)])
+queue.set(True)  # Forgets how the thread waited.
+print(tasks(lone))
+"""
+    told = python(code, TORCH_FL_QUEUE=1, TORCH_FL_QUEUE_ALWAYS=None, TORCH_FL_PLATFORM=PLATFORM)
+    assert told == "[1, 1, 0, 0, 0]\n[1, 2, 2] [1, 1, 0, 0]\n1\n"
+    told = python(code, TORCH_FL_QUEUE=1, TORCH_FL_QUEUE_ALWAYS=1, TORCH_FL_PLATFORM=PLATFORM)
+    assert told == "[1, 1, 1, 1, 1]\n[2, 2, 2] [1, 1, 1, 1]\n1\n"

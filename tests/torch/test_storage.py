@@ -112,7 +112,7 @@ def test_resize():
         ),
         lambda device: torch.ones(3, device=device).resize_(3, memory_format=torch.preserve_format),
     ):
-        assert isinstance(check(wrong), Exception)
+        assert isinstance(check(wrong, text=False), Exception)  # PyTorch speaks of overflow.
 
 
 def test_untyped_storage():
