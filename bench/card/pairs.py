@@ -1,21 +1,26 @@
 """Time workloads on native CUDA, on flagos and with the launch queue, turn and turn about.
 
     python bench/card/pairs.py [decode train_fp32 ...] [--sides cuda,flagos,queue] [--rounds 7]
-        [--log FILE] [--done FILE]
+        [--short SECONDS] [--log FILE] [--done FILE]
 
 Each process loads a workload once and runs it when it is told to. A virtual machine's processor
 changes its speed by half from one second to the next, so each run is timed in units of a fixed loop
 of Python that the same process runs just before and after it; a run whose two loops differ by more
 than a tenth is done again. The figure of a round is native time over the side's time in those units
 (in seconds where the GPU is what is waited for): above 1 the side is faster. What each run computed is hashed and compared, bit for bit, and the peaks
-of memory are compared. Each row of the log is one round. With --done, workloads that the file names
+of memory are compared. Behind the median and the spread of the rounds stands where the median lies with
+95 % confidence. Each row of the log is one round. --short makes short pieces of the workloads of SHORT
+in workloads.py, as many rounds as fit into the seconds, with every side on the same processor: it is
+for sides without a second busy thread, so not for the queue. With --done, workloads that the file names
 are left out and finished ones are added, so that a run that was cut goes on where it stopped. Exits
 with 1 where a bar was missed. Needs a CUDA device; workloads are those of workloads.py.
 """
 
 import argparse
 import hashlib
+import itertools
 import json
+import math
 import os
 import statistics
 import sys
@@ -43,6 +48,7 @@ BARS = {
 }
 # Bound by the GPU, whose time the processor's speed does not change: compared in seconds.
 IN_SECONDS = ("gemm", "bert_b64")
+PROCESSOR = "PAIRS_PROCESSOR"  # Set where runs are short: the one that all sides run on.
 MEMORY_MOST = {"flagos": 1.01, "queue": 1.02}  # Of native's peaks.
 
 
@@ -92,6 +98,9 @@ def timed(torch, device, run):
 def worker(torch, device):
     import workloads
 
+    if PROCESSOR in os.environ:
+        os.sched_setaffinity(0, {int(os.environ[PROCESSOR])})
+
     loaded = {}
 
     def respond(line):
@@ -100,7 +109,8 @@ def worker(torch, device):
             loaded.clear()
             torch.cuda.empty_cache()
             torch.manual_seed(0)
-            loaded["run"] = workloads.ALL[name](device)
+            short = workloads.SHORT[name] if PROCESSOR in os.environ else {}
+            loaded["run"] = workloads.ALL[name](device, **short)
             loaded["run"]()
             return {}
         outputs, answer = timed(torch, device, loaded["run"])
@@ -109,12 +119,22 @@ def worker(torch, device):
     return respond
 
 
+def median_bounds(ratios):
+    """Where the median lies with 95 % confidence, of ratios in their order: each is as likely above it
+    as below."""
+    reach = 0.98 * len(ratios) ** 0.5
+    middle = (len(ratios) - 1) / 2
+    low, high = math.floor(middle - reach), math.ceil(middle + reach)
+    return ratios[max(0, low)], ratios[min(len(ratios) - 1, high)]
+
+
 def judge(name, side, rounds):
     """A line about one side's rounds against native's, and whether its bars were met."""
     native, ours = ([row[key] for row in rounds] for key in (processes.NATIVE, side))
     time_key = "seconds" if name in IN_SECONDS else "units"
     ratios = sorted(a[time_key] / b[time_key] for a, b in zip(native, ours))
     ratio = statistics.median(ratios)
+    low, high = median_bounds(ratios)
     memory = [
         max(row[key] for row in ours) / max(row[key] for row in native)
         for key in ("allocated", "reserved")
@@ -125,18 +145,22 @@ def judge(name, side, rounds):
     bar = BARS[side].get(name)
     met = (bar is None or ratio >= bar) and memory[0] <= MEMORY_MOST[side] and bits != "DIFFERENT"
     return met, (
-        f"{name:18s} {side:7s} {ratio:6.3f}x ({ratios[0]:.3f} .. {ratios[-1]:.3f}) for {bar}  "
+        f"{name:18s} {side:7s} {ratio:6.3f}x ({ratios[0]:.3f} .. {ratios[-1]:.3f}; median of {len(ratios)} "
+        f"in {low:.3f} .. {high:.3f}) for {bar}  "
         f"native {1e3 * statistics.median(row['seconds'] for row in native):8.2f} ms  {bits}  "
         f"memory {memory[0]:.3f} {memory[1]:.3f}  {'met' if met else 'MISSED'}"
     )
 
 
-def measure(name, sides, count, log):
+def measure(name, sides, count, seconds, log):
+    """`count` rounds, or as many as fit into the seconds."""
     processes.ask_all(sides, f"load {name}")
     for side in sides:
         side.ask("run")
-    rounds = []
-    for turn in range(count):
+    rounds, end = [], time.perf_counter() + (seconds or 0)
+    for turn in itertools.count():
+        if time.perf_counter() > end if seconds else turn == count:
+            break
         rounds.append(processes.in_turn(sides, "run", turn))
         log.write(json.dumps({"workload": name, "round": turn, **rounds[-1]}) + "\n")
         log.flush()
@@ -151,6 +175,7 @@ def main():
     parser.add_argument("workloads", nargs="*")
     parser.add_argument("--sides", default=",".join(processes.ALL))
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--short", type=float, metavar="SECONDS")
     parser.add_argument("--log", default=os.devnull)
     parser.add_argument("--done")
     parser.add_argument("--worker")
@@ -163,6 +188,9 @@ def main():
             done = set(lines.read().split())
         wanted = [name for name in wanted if name not in done]
 
+    if arguments.short:
+        os.environ[PROCESSOR] = str(max(os.sched_getaffinity(0)))
+
     def start():
         return [processes.Side(name, __file__) for name in arguments.sides.split(",")]
 
@@ -170,7 +198,7 @@ def main():
     with open(arguments.log, "a") as log:
         for name in wanted:
             try:
-                met = measure(name, sides, arguments.rounds, log)
+                met = measure(name, sides, arguments.rounds, arguments.short, log)
             except (RuntimeError, OSError) as error:
                 met = False
                 print(f"{name:18s} failed: {error}", flush=True)

@@ -183,7 +183,7 @@ def vit_b1(device):
 
 
 @workload
-def unet(device):
+def unet(device, times=5):
     """One denoise step of a Diffusers UNet2D, channels_last, small batch."""
     from diffusers import UNet2DModel
 
@@ -194,7 +194,7 @@ def unet(device):
 
     def run():
         with torch.inference_mode():
-            for _ in range(5):
+            for _ in range(times):
                 out = model(sample, 10).sample
         return [out]
 
@@ -202,14 +202,14 @@ def unet(device):
 
 
 @workload
-def resnet_train(device):
+def resnet_train(device, steps=3):
     """ResNet-50 shaped, batch 32, SGD."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     model = _model(lambda: ResNetForImageClassification(ResNetConfig(num_labels=1000)), device).train()
     images = torch.randn(32, 3, 224, 224).to(device)
     labels = torch.randint(0, 1000, (32,)).to(device)
-    return _train(device, model, dict(pixel_values=images, labels=labels), 3)
+    return _train(device, model, dict(pixel_values=images, labels=labels), steps)
 
 
 @workload
@@ -224,3 +224,16 @@ def gemm(device):
         return [out]
 
     return run
+
+
+# The same work in pieces of some 50 to 200 ms: so short that the processor's speed seldom changes
+# between the run of one side and that of the other, and many runs can be made.
+SHORT = {
+    "decode": dict(tokens=6),
+    "train_fp32": dict(steps=1),
+    "train_bf16": dict(steps=1),
+    "bert_train": dict(steps=1),
+    "gptj": dict(times=4),
+    "unet": dict(times=2),
+    "resnet_train": dict(steps=1),
+}
