@@ -10,8 +10,7 @@ than a tenth is done again. The figure of a round is native time over the side's
 (in seconds where the GPU is what is waited for): above 1 the side is faster. What each run computed is hashed and compared, bit for bit, and the peaks
 of memory are compared. Behind the median and the spread of the rounds stands where the median lies with
 95 % confidence. Each row of the log is one round. --short makes short pieces of the workloads of SHORT
-in workloads.py, as many rounds as fit into the seconds, with every side on the same processor: it is
-for sides without a second busy thread, so not for the queue. With --done, workloads that the file names
+in workloads.py, as many rounds as fit into the seconds. With --done, workloads that the file names
 are left out and finished ones are added, so that a run that was cut goes on where it stopped. Exits
 with 1 where a bar was missed. Needs a CUDA device; workloads are those of workloads.py.
 """
@@ -48,7 +47,6 @@ BARS = {
 }
 # Bound by the GPU, whose time the processor's speed does not change: compared in seconds.
 IN_SECONDS = ("gemm", "bert_b64")
-PROCESSOR = "PAIRS_PROCESSOR"  # Set where runs are short: the one that all sides run on.
 MEMORY_MOST = {"flagos": 1.01, "queue": 1.02}  # Of native's peaks.
 
 
@@ -98,9 +96,6 @@ def timed(torch, device, run):
 def worker(torch, device):
     import workloads
 
-    if PROCESSOR in os.environ:
-        os.sched_setaffinity(0, {int(os.environ[PROCESSOR])})
-
     loaded = {}
 
     def respond(line):
@@ -109,7 +104,8 @@ def worker(torch, device):
             loaded.clear()
             torch.cuda.empty_cache()
             torch.manual_seed(0)
-            short = workloads.SHORT[name] if PROCESSOR in os.environ else {}
+            name, _, length = name.partition(" ")
+            short = workloads.SHORT[name] if length == "short" else {}
             loaded["run"] = workloads.ALL[name](device, **short)
             loaded["run"]()
             return {}
@@ -154,7 +150,7 @@ def judge(name, side, rounds):
 
 def measure(name, sides, count, seconds, log):
     """`count` rounds, or as many as fit into the seconds."""
-    processes.ask_all(sides, f"load {name}")
+    processes.ask_all(sides, f"load {name} short" if seconds else f"load {name}")
     for side in sides:
         side.ask("run")
     rounds, end = [], time.perf_counter() + (seconds or 0)
@@ -187,9 +183,6 @@ def main():
         with open(arguments.done) as lines:
             done = set(lines.read().split())
         wanted = [name for name in wanted if name not in done]
-
-    if arguments.short:
-        os.environ[PROCESSOR] = str(max(os.sched_getaffinity(0)))
 
     def start():
         return [processes.Side(name, __file__) for name in arguments.sides.split(",")]

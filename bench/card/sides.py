@@ -2,7 +2,8 @@
 
 A process is native CUDA, flagos, or flagos with the launch queue: once flagos is PyTorch's
 accelerator, plain CUDA tensors cannot be differentiated beside it. Each is this folder's script with
---worker; it answers a line of JSON for each line of text, so that only one works at a time.
+--worker; it answers a line of JSON for each line of text, so that only one works at a time. All call
+from the same processor: on a virtual machine one may be half as fast as the next for a minute.
 """
 
 import json
@@ -83,6 +84,9 @@ def serve(name, make):
         import torch_fl  # noqa: F401
 
         device = "flagos"
+    # The launch queue's worker, which this starts, and CUDA's own threads may run anywhere.
+    (torch.ones(1, device=device) + 1).item()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     respond = make(torch, device)
     for line in sys.stdin:
         try:
