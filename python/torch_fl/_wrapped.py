@@ -14,6 +14,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from torch_fl import _C
+from torch_fl._inside import inside, setting
 
 TWIN = _C.platform_chosen()["twin"]  # None where there is none.
 TABLE = []  # Row, in the order of the page.
@@ -51,6 +52,12 @@ def _mark(wrapper, original):
     return wrapper
 
 
+def says_cuda(holder):
+    """Whether a tensor or storage may be one of flagos that says cuda: then the caller asks it once
+    more, outside."""
+    return holder.device.type == "cuda" and inside()
+
+
 def on_flagos(served):
     """A wrap for methods of Tensor: `served` takes the original first, and flagos tensors alone."""
 
@@ -58,6 +65,9 @@ def on_flagos(served):
         def wrapper(self, *args, **kwargs):
             if has_torch_function_unary(self):
                 return handle_torch_function(wrapper, (self,), self, *args, **kwargs)
+            if says_cuda(self):
+                with setting(False):
+                    return wrapper(self, *args, **kwargs)
             if self.device.type != "flagos":
                 return original(self, *args, **kwargs)
             return served(original, self, *args, **kwargs)
@@ -72,6 +82,9 @@ def on_flagos_storage(served):
 
     def wrap(original):
         def wrapper(self, *args, **kwargs):
+            if says_cuda(self):
+                with setting(False):
+                    return wrapper(self, *args, **kwargs)
             if self.device.type != "flagos":
                 return original(self, *args, **kwargs)
             return served(original, self, *args, **kwargs)
@@ -88,6 +101,9 @@ def on_flagos_property(served):
         def getter(self):
             if has_torch_function_unary(self):
                 return handle_torch_function(replacement.__get__, (self,), self)
+            if says_cuda(self):
+                with setting(False):
+                    return getter(self)
             if self.device.type != "flagos":
                 return original.fget(self)
             return served(original.fget, self)
