@@ -164,12 +164,8 @@ def _for_cuda_by_default(function):
 
 def _default_tensor_type(function):
     @functools.wraps(function)
-    def call(t):
-        dtype = _cuda_module.typed(t)
-        if dtype is None:
-            return function(t)
-        torch.set_default_dtype(dtype)
-        torch.set_default_device("flagos")
+    def call(t, /):
+        return function(getattr(t, "_original", to_flagos(t)))
 
     return call
 

@@ -4,7 +4,7 @@
 import torch
 
 
-class _TypedTensor(type):
+class TypedTensor(type):
     """What these classes can do: make tensors, and recognise them."""
 
     def __call__(cls, *args, device=None):
@@ -34,7 +34,7 @@ def _typed(name, dtype):
         "is_sparse": False,
         "is_cuda": False,
     }
-    return _TypedTensor(f"torch.flagos.{name}", (), members)
+    return TypedTensor(f"torch.flagos.{name}", (), members)
 
 
 _DTYPES = {
