@@ -7,8 +7,8 @@ import torch
 class TypedTensor(type):
     """What these classes can do: make tensors, and recognise them."""
 
-    def __call__(cls, *args, device=None):
-        return torch.empty(0, dtype=cls.dtype, device=device or "flagos").new(*args)
+    def __call__(cls, *args, **kwargs):
+        return torch.empty(0, dtype=cls.dtype, device="flagos").new(*args, **kwargs)
 
     def __instancecheck__(cls, instance):
         if not isinstance(instance, torch.Tensor):
