@@ -170,6 +170,18 @@ def _default_tensor_type(function):
     return call
 
 
+def _profiled(init):
+    """Of a profiler: CUDA's own recorder would complain of each operator that it knows no device."""
+
+    @functools.wraps(init)
+    def call(*args, use_cuda=False, use_device=None, **kwargs):
+        if use_cuda or use_device == "cuda":
+            use_device, kwargs["use_kineto"] = "flagos", True  # The other recorder has no devices.
+        init(*args, use_device=use_device, **kwargs)
+
+    return call
+
+
 def _saying(function):
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -198,6 +210,7 @@ def _patches():
     autocast = autocast_mode.autocast
     context = importlib.import_module("torch.utils._device").DeviceContext
     storage = torch.storage._StorageBase
+    cudnn = torch.backends.cudnn.m  # The module itself, whose functions call each other there.
 
     def wrapped(owner, name, wrap=translated):
         return owner, name, wrap(getattr(owner, name))
@@ -251,13 +264,14 @@ def _patches():
             yield ForkingPickler._extra_reducers, kind, below(reducer)
     yield torch.backends.cuda, "is_built", lambda: True
     # It compares cuDNN with the devices of CUDA, and is asked for the version of this build.
-    yield wrapped(torch.backends.cudnn, "_init", below)
+    yield wrapped(cudnn, "_init", below)
     yield wrapped(torch.autograd, "_engine_run_backward", _with_mode)
     yield wrapped(torch.autograd.graph.saved_tensors_hooks, "__init__", _hooks)
     yield wrapped(threading.Thread, "start", _started)
     if KIND != "cuda":
+        yield wrapped(torch.autograd.profiler.profile, "__init__", _profiled)
         # Recurrent layers would arrange their weights for cuDNN.
-        yield torch.backends.cudnn, "is_acceptable", lambda tensor: False
+        yield cudnn, "is_acceptable", lambda tensor: False
 
 
 def _tag(storage):

@@ -12,6 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 import torch_fl
 
+HERE = torch_fl.platform()["name"]
 CUDA, FLAGOS = torch.device("cuda", 0), torch.device("flagos", 0)
 
 
@@ -69,6 +70,7 @@ FOUND = {
     "no generator": lambda: failure(lambda: torch.Generator("cuda")),
     "no storage": lambda: failure(lambda: torch.UntypedStorage(2, device="cuda")),
     "built": torch.backends.cuda.is_built,
+    "cudnn": lambda: (torch.backends.cudnn.is_acceptable(x), torch.backends.cudnn.version()),
     "accelerator": torch.accelerator.current_accelerator,
     "backward": lambda: torch.autograd.grad((x * 2).sum(), x)[0].device,
     "thread": lambda: in_a_thread(lambda: (x.device, torch.Generator("flagos").device)),
@@ -284,13 +286,28 @@ def test_what_torch_fl_serves_itself_is_served_inside(call):
 # --- readings ------------------------------------------------------------------------------------
 
 
-def test_the_version_of_cudnn_is_that_of_this_build():
-    """It is compared with the capability, which is (0, 0) where there is none."""
-    before = torch.backends.cudnn.version()
+def test_the_version_of_cudnn_is_that_of_this_build(python):
+    """At first use it is compared with the capability, which is (0, 0) where there is none."""
+    ask = "import torch, torch_fl\n{}print(torch.backends.cudnn.version())"
+    inside = python(ask.format("with torch_fl.as_cuda(): "), TORCH_FL_PLATFORM=HERE)
+    assert inside == python(ask.format(""), TORCH_FL_PLATFORM=HERE)
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:Warning. Profiler clears")
+def test_a_profile_of_cuda_is_one_of_flagos(old, capfd):
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch_fl.as_cuda():
-        assert torch.backends.cudnn.version() == before
-        assert torch.backends.cudnn.is_available() == (before is not None)
-    assert torch.backends.cudnn.version() == before
+        y = torch.ones(4, 4, device="cuda")
+        make = {
+            False: lambda: torch.profiler.profile(activities=activities, record_shapes=True),
+            True: lambda: torch.autograd.profiler.profile(use_cuda=True),
+        }[old]
+        with make() as profile:
+            y @ y
+        table = profile.key_averages().table(sort_by="cuda_time_total")
+    assert "aten::mm" in table
+    assert "Failed to record CUDA event" not in capfd.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore:.*is not served")
