@@ -1,5 +1,5 @@
-"""What torch_fl replaces or sets outside itself, in PyTorch, safetensors and accelerate: one table,
-and nothing outside it.
+"""What torch_fl replaces or sets outside itself, in PyTorch, safetensors, accelerate and transformers:
+one table, and nothing outside it.
 
 PyTorch 2.11 decides a few things in Python, or in C++ without a hook, by asking whether a tensor
 is on the device `cuda` or `cpu`. Those functions are wrapped here. For everything that is not on
@@ -155,7 +155,7 @@ PyTorch has an interface for almost everything that a device does. For the funct
 2.11 has none: they ask in Python, or in C++ without a hook, whether a tensor is on `cuda` or `cpu`.
 torch_fl wraps them when it is loaded. Whatever is not on flagos gets the original with the same
 arguments, at the cost of one check; nothing else is replaced. Storages of the host that are asked
-for pinned memory are the exception: no argument means the accelerator's. Two rows are of other libraries,
+for pinned memory are the exception: no argument means the accelerator's. Three rows are of other libraries,
 which keep lists of devices.
 """
 
