@@ -65,6 +65,8 @@ def main(arguments=None):
     # The suite may be asked for on another platform than the one that this process could not take.
     other = chosen.command == "conformance" and chosen.driver is not None and hasattr(torch_fl, "_C")
     if torch_fl._failure is not None and chosen.command != "env" and not other:
+        if getattr(chosen, "json", False):
+            print(json.dumps({"error": str(torch_fl._failure)}, indent=2))
         print(torch_fl._failure, file=sys.stderr)
         return 1
     if chosen.command == "info":

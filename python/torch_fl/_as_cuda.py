@@ -2,34 +2,43 @@
 
 Inside, "cuda" means flagos wherever a device is named, torch.cuda answers with torch.flagos, and
 flagos tensors say that they are cuda tensors. A TorchFunctionMode translates what passes through
-PyTorch's operators; `_patches` lists the few names that it cannot see. Everything is undone at the
-end. Errors go on speaking of flagos, where the work is done.
+PyTorch's operators; `_patches` lists the few names that it cannot see. They are the whole process's:
+inside this thread they are those of `_patches`, in every other one what they were. Everything is
+undone at the end. Errors go on speaking of flagos, where the work is done.
 """
 
 import contextlib
 import functools
 import importlib
+import inspect
 import os
 import sys
 import threading
+from multiprocessing.reduction import ForkingPickler
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from torch_fl import _cuda_module
-from torch_fl._cuda_module import to_flagos, translated
+from torch_fl import _cuda_module, flagos
+from torch_fl._cuda_module import below, to_flagos, translated
+from torch_fl._inside import Mode, here, inside, setting
 from torch_fl.flagos._serve import KIND
 
 _lock = threading.Lock()
 _undo = []  # What brings each patched name back; guarded by _lock.
 _users = 0  # How many `with` blocks are open, in all threads; guarded by _lock.
 _MISSING = object()
-_device_held = torch.Tensor.device.__get__
 
 
 @functools.cache
 def _as_cuda_device(index):
     return torch.device("cuda") if index is None else torch.device("cuda", index)
+
+
+def _said(device):
+    """What is said of a device: cuda for flagos."""
+    if device is None or device.type != "flagos":
+        return device
+    return _as_cuda_device(device.index)
 
 
 # --- what passes through the operators -----------------------------------------------------------
@@ -38,16 +47,13 @@ def _as_cuda_device(index):
 def _device(function, args, kwargs):
     """torch.device(0) means the accelerator; other devices stay what was written."""
     result = function(*args, **kwargs)
-    by_number = args and isinstance(args[0], int)
-    return _as_cuda_device(result.index) if by_number and result.type == "flagos" else result
+    return _said(result) if args and isinstance(args[0], int) else result
 
 
 def _parsed(function, args, kwargs):
     """What Module.to was asked for, which modules may keep as their device."""
     device, *rest = function(*args, **kwargs)
-    if device is not None and device.type == "flagos":
-        device = _as_cuda_device(device.index)
-    return device, *rest
+    return _said(device), *rest
 
 
 def _move(tensor, device=None, non_blocking=False, **kwargs):
@@ -83,11 +89,17 @@ _SPECIAL = {
 }
 
 
-class _Mode(TorchFunctionMode):
+class _Mode(Mode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if not _users:  # A thread that outlives the `with` block.
+        if not _users or here.is_inside is False:  # The first: a thread that outlives the block.
             return function(*args, **kwargs)
+        if here.is_inside:
+            return self._translate(function, args, kwargs)
+        with setting(True):  # A thread of autograd's. What PyTorch calls below is inside too.
+            return self._translate(function, args, kwargs)
+
+    def _translate(self, function, args, kwargs):
         special = _SPECIAL.get(function)
         if special is not None:
             return special(function, args, kwargs)
@@ -110,24 +122,32 @@ def _started(start):
     def call(thread):
         run = thread.run
 
-        def inside():
-            with _Mode():
+        def run_inside():
+            with setting(True), _Mode():
                 run()
 
-        thread.run = inside
+        thread.run = run_inside
         return start(thread)
 
     return call
 
 
-def _backward(run):
-    """Tensor.backward is an operator of its own, below which the mode would be off: hooks and
-    backward functions of the script are below it."""
+def _with_mode(run):
+    """Operators are run with the mode off, and some of them call the script: Tensor.backward its hooks
+    and backward functions, others the hooks of tensors that they save."""
 
     @functools.wraps(run)
     def call(*args, **kwargs):
         with _Mode():
             return run(*args, **kwargs)
+
+    return call
+
+
+def _hooks(init):
+    @functools.wraps(init)
+    def call(hooks, pack_hook, unpack_hook):
+        init(hooks, _with_mode(pack_hook), _with_mode(unpack_hook))
 
     return call
 
@@ -144,12 +164,28 @@ def _for_cuda_by_default(function):
 
 def _default_tensor_type(function):
     @functools.wraps(function)
-    def call(t):
-        dtype = _cuda_module.typed(t)
-        if dtype is None:
-            return function(t)
-        torch.set_default_dtype(dtype)
-        torch.set_default_device("flagos")
+    def call(t, /):
+        return function(getattr(t, "_original", to_flagos(t)))
+
+    return call
+
+
+def _profiled(init):
+    """Of a profiler: CUDA's own recorder would complain of each operator that it knows no device."""
+
+    @functools.wraps(init)
+    def call(*args, use_cuda=False, use_device=None, **kwargs):
+        if use_cuda or use_device == "cuda":
+            use_device, kwargs["use_kineto"] = "flagos", True  # The other recorder has no devices.
+        init(*args, use_device=use_device, **kwargs)
+
+    return call
+
+
+def _saying(function):
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return _said(function(*args, **kwargs))
 
     return call
 
@@ -163,9 +199,9 @@ def _says_cuda(holder):
     return holder.device.type in ("flagos", "cuda")
 
 
-def _device_said(tensor):
-    device = _device_held(tensor)
-    return _as_cuda_device(device.index) if device.type == "flagos" else device
+def _device_said(kind):
+    held = inspect.getattr_static(kind, "device").__get__
+    return property(lambda holder: _said(held(holder)))
 
 
 def _patches():
@@ -174,13 +210,18 @@ def _patches():
     autocast = autocast_mode.autocast
     context = importlib.import_module("torch.utils._device").DeviceContext
     storage = torch.storage._StorageBase
+    cudnn = torch.backends.cudnn.m  # The module itself, whose functions call each other there.
 
     def wrapped(owner, name, wrap=translated):
         return owner, name, wrap(getattr(owner, name))
 
     yield from _cuda_module.patches()
-    for name in ("Generator", "Stream", "Event"):
-        yield torch, name, _cuda_module.stand_in(getattr(torch, name))
+    for name in ("Generator", "Stream"):
+        kind = getattr(torch, name)
+        device = _elsewhere(_device_said(kind), kind.device)
+        yield torch, name, _cuda_module.stand_in_for_all(kind, device)
+    # PyTorch's functions take no class that is derived from this one.
+    yield torch, "Event", _cuda_module.stand_in_for_all(torch.Event)
     yield wrapped(autocast, "__init__")
     yield wrapped(torch.amp.GradScaler, "__init__")
     for owner in (torch.amp, autocast_mode):
@@ -194,36 +235,87 @@ def _patches():
     yield torch, "set_autocast_gpu_dtype", functools.partial(torch.set_autocast_dtype, "flagos")
     yield wrapped(torch, "set_default_tensor_type", _default_tensor_type)
     yield wrapped(context, "__init__")
-    yield wrapped(storage, "to")
+    yield wrapped(torch.accelerator, "current_accelerator", _saying)
+    for module in (torch.accelerator, torch.accelerator.memory):
+        yield wrapped(module, "_get_device_index", below)
+    yield wrapped(storage, "to", below)
     yield storage, "cuda", _storage_cuda
+    yield wrapped(torch.UntypedStorage, "__new__", lambda new: staticmethod(below(new)))
     for kind in (storage, torch.UntypedStorage):
         yield kind, "is_cuda", property(_says_cuda)
-    # Not by the mode: code that PyTorch calls below it (hooks of saved tensors) must see the same.
-    yield torch.Tensor, "device", property(_device_said)
+    for kind in (torch.UntypedStorage, torch.TypedStorage):
+        for name in ("is_pinned", "pin_memory"):
+            yield wrapped(kind, name, below)
+    # Not by the mode: code that PyTorch calls below it (operators in Python) must see the same.
     yield torch.Tensor, "is_cuda", property(_says_cuda)
+    for kind in (torch.Tensor, torch.UntypedStorage, flagos.Stream):
+        yield kind, "device", _device_said(kind)
+    yield flagos.Stream, "cuda_stream", flagos.Stream.flagos_stream
+    for kind in (flagos.StreamContext, flagos.graph):
+        for name in ("__enter__", "__exit__"):
+            yield wrapped(kind, name, below)
+    for module in (torch, torch.utils.dlpack):
+        for name in ("from_dlpack", "to_dlpack"):
+            yield wrapped(module, name, below)
+    yield wrapped(torch.nn.RNNBase, "flatten_parameters", below)
+    # Tensors are sent as flagos sends them, not by CUDA's handles.
+    for kind, reducer in ForkingPickler._extra_reducers.items():
+        if issubclass(kind, (torch.Tensor, torch.UntypedStorage, torch.storage.TypedStorage)):
+            yield ForkingPickler._extra_reducers, kind, below(reducer)
     yield torch.backends.cuda, "is_built", lambda: True
-    yield wrapped(torch.autograd, "_engine_run_backward", _backward)
+    # It compares cuDNN with the devices of CUDA, and is asked for the version of this build.
+    yield wrapped(cudnn, "_init", below)
+    yield wrapped(torch.autograd, "_engine_run_backward", _with_mode)
+    yield wrapped(torch.autograd.graph.saved_tensors_hooks, "__init__", _hooks)
     yield wrapped(threading.Thread, "start", _started)
     if KIND != "cuda":
+        yield wrapped(torch.autograd.profiler.profile, "__init__", _profiled)
         # Recurrent layers would arrange their weights for cuDNN.
-        yield torch.backends.cudnn, "is_acceptable", lambda tensor: False
+        yield cudnn, "is_acceptable", lambda tensor: False
+
+
+def _tag(storage):
+    """Files name the device that there is."""
+    if not inside():
+        return None
+    with setting(False):
+        return torch.serialization.location_tag(storage)
 
 
 def _restore(storage, location):
     """What a file calls "cuda:1", or map_location does, is put on flagos:1."""
-    if location.startswith("cuda"):
+    if inside() and location.startswith("cuda"):
         return torch.serialization.default_restore_location(storage, to_flagos(location))
     return None
 
 
+def _elsewhere(value, before):
+    """`value` inside, and `before` in other threads. Modules and classes see to that themselves."""
+    if isinstance(value, property):
+        if before is _MISSING:
+            before = property()
+        return property(lambda self: (value if inside() else before).__get__(self, type(self)))
+    if isinstance(value, staticmethod):
+        return staticmethod(_elsewhere(value.__func__, before))
+    if not callable(value) or isinstance(value, type):
+        return value
+
+    @functools.wraps(before)
+    def call(*args, **kwargs):
+        return (value if inside() else before)(*args, **kwargs)
+
+    return call
+
+
 def _exchange(owner, name, value):
-    names = owner if isinstance(owner, dict) else vars(owner)
-    before = names.get(name, _MISSING)
     if isinstance(owner, dict):
+        names, seen = owner, owner[name]
         put, remove = owner.__setitem__, owner.__delitem__
     else:
+        names, seen = vars(owner), inspect.getattr_static(owner, name, _MISSING)
         put, remove = functools.partial(setattr, owner), functools.partial(delattr, owner)
-    put(name, value)
+    before = names.get(name, _MISSING)
+    put(name, _elsewhere(value, seen))
     _undo.append(lambda: remove(name) if before is _MISSING else put(name, before))
 
 
@@ -233,7 +325,7 @@ def _begin():
         if _users == 0:
             for patch in list(_patches()):
                 _exchange(*patch)
-            entry = (0, lambda storage: None, _restore)
+            entry = (0, _tag, _restore)
             torch.serialization._package_registry.insert(0, entry)
             _undo.append(lambda: torch.serialization._package_registry.remove(entry))
             device = torch.utils._device.CURRENT_DEVICE
@@ -265,7 +357,7 @@ def as_cuda():
     from torch.cuda before, as in `from torch.cuda import Stream`, stays what it was."""
     _begin()
     try:
-        with _Mode():
+        with setting(True), _Mode():
             yield
     finally:
         _end()

@@ -4,6 +4,7 @@ for "flagos" in their arguments, and torch.cuda's own names where torch.flagos h
 import collections
 import functools
 import inspect
+import reprlib
 import sys
 import types
 import warnings
@@ -11,7 +12,20 @@ import warnings
 import torch
 
 from torch_fl import flagos
+from torch_fl._inside import inside, setting
+from torch_fl.flagos import memory, report
 from torch_fl.flagos._serve import CUDA
+
+
+def _no_memory():
+    """torch.cuda.memory_stats where nothing is counted: every name, and 0."""
+    pools, columns = ("all", "large_pool", "small_pool"), report.COLUMNS
+    names = [f"{row}.{pool}.{column}" for row, _ in report.ROWS for pool in pools for column in columns]
+    names += [f"oversize_{row}.{column}" for row in ("allocations", "segments") for column in columns]
+    names += ["max_split_size", "num_alloc_retries", "num_device_alloc", "num_device_free"]
+    names += ["num_ooms", "num_sync_all_streams"]
+    return collections.OrderedDict.fromkeys(sorted(names), 0)
+
 
 # Readings that scripts print or compare on the side. Where the platform cannot know one, the script
 # goes on with this answer and a warning says so once.
@@ -27,9 +41,11 @@ _SIDE = {
         ),
         lambda: 0,
     ),
-    "memory_stats": collections.OrderedDict,
-    "memory_stats_as_nested_dict": dict,
+    "memory_stats": _no_memory,
+    "memory_stats_as_nested_dict": lambda: memory.nested(_no_memory()),
     "memory_summary": lambda: "no statistics of memory on this platform",
+    "memory_snapshot": list,
+    "get_per_process_memory_fraction": lambda: 1.0,
     "get_device_capability": lambda: (0, 0),
     **dict.fromkeys(
         (
@@ -69,12 +85,22 @@ def translated(function):
     return call
 
 
+def below(function):
+    """`function` of torch_fl's or PyTorch's own, which sees tensors and devices as they are."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        with torch._C.DisableTorchFunction(), setting(False):
+            return translated(function)(*args, **kwargs)
+
+    return call
+
+
 class _StandIn(type):
     """A class in another's place: makes the other's objects and knows them."""
 
     def __call__(cls, *args, **kwargs):
-        with torch._C.DisableTorchFunction():
-            return translated(cls._original)(*args, **kwargs)
+        return below(cls._original)(*args, **kwargs)
 
     def __instancecheck__(cls, object):
         return isinstance(object, cls._original)
@@ -86,10 +112,25 @@ class _StandIn(type):
         return getattr(cls._original, name)
 
 
-def stand_in(original):
+class _OnlyInside(_StandIn):
+    """For classes that other threads use meanwhile. `_made` is what is made inside."""
+
+    def __call__(cls, *args, **kwargs):
+        return below(cls._made)(*args, **kwargs) if inside() else cls._original(*args, **kwargs)
+
+
+def stand_in(original, kind=_StandIn, **names):
     """The class that stands for `original` inside as_cuda."""
-    names = {"_original": original, "__doc__": original.__doc__, "__module__": original.__module__}
-    return _StandIn(original.__name__, (), names)
+    names |= {"_original": original, "__doc__": original.__doc__, "__module__": original.__module__}
+    return kind(original.__name__, (), names)
+
+
+def stand_in_for_all(original, device=None):
+    """The same for a class of PyTorch's that is not about cuda alone. With `device`, a property, objects
+    made inside say that they are cuda's; classes written in C cannot be changed themselves."""
+    members = {"device": device, "__doc__": original.__doc__, "__module__": original.__module__}
+    made = type(original.__name__, (original,), members) if device else original
+    return stand_in(original, _OnlyInside, _made=made)
 
 
 # --- typed constructors: torch.cuda.FloatTensor and its like -------------------------------------
@@ -116,28 +157,11 @@ def _tolerant(name, function):
             answer = _SIDE[name]()
             if not warned:
                 warned.append(True)
-                warnings.warn(f"{error}; torch.cuda.{name} answers {answer!r}", stacklevel=2)
+                answers = f"torch.cuda.{name} answers {reprlib.repr(answer)}"
+                warnings.warn(f"{error}; {answers}", stacklevel=2)
             return answer
 
     return call
-
-
-def _below_the_mode(function):
-    """torch.flagos sees tensors and devices as they are."""
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        with torch._C.DisableTorchFunction():
-            return translated(function)(*args, **kwargs)
-
-    return call
-
-
-class _device_of(flagos.device):
-    """torch.cuda.device_of: inside, a tensor of flagos says that it is one of cuda."""
-
-    def __init__(self, obj):
-        super().__init__(obj.get_device() if obj.is_cuda else -1)
 
 
 # They run code of the caller, which belongs inside.
@@ -145,40 +169,41 @@ _CALLERS_CODE = ("graph", "make_graphed_callables", "_lazy_call")
 
 
 def _shown(name, value):
-    if name == "device_of":
-        return _device_of
     if inspect.isclass(value):
         return value if issubclass(value, BaseException) else stand_in(value)
     if inspect.isroutine(value):
-        shown = value if name in _CALLERS_CODE else _below_the_mode(value)
+        shown = value if name in _CALLERS_CODE else below(value)
         return _tolerant(name, shown) if name in _SIDE else shown
     return value
 
 
 class _Module(types.ModuleType):
-    """Names are made when they are first asked for and kept, but for those that change."""
+    """Names are made when they are first asked for and kept, but for those that change. Threads that
+    are not inside find torch.cuda's own."""
 
     def __init__(self, name, source, original):
         super().__init__(name, original.__doc__)
-        vars(self).update(_source=source, _original=original)
+        vars(self).update(_source=source, _original=original, _kept={})
         self.__path__ = getattr(original, "__path__", [])
         self.__file__ = getattr(original, "__file__", None)
         self.__spec__ = original.__spec__
 
     def __getattr__(self, name):
         source = self._source
-        if name.startswith("__") or not hasattr(source, name):
+        if name.startswith("__") or not inside() or not hasattr(source, name):
             return getattr(self._original, name)
+        if name in self._kept:
+            return self._kept[name]
         if name in ("default_generators", "_initialized"):
             return getattr(source, name)
         value = getattr(source, name)
         if isinstance(value, types.ModuleType):
             return sys.modules.get(f"{self.__name__}.{name}", value)
-        value = _shown(name, value)
-        setattr(self, name, value)
-        return value
+        return self._kept.setdefault(name, _shown(name, value))
 
     def __setattr__(self, name, value):
+        if not inside():
+            return setattr(self._original, name, value)
         super().__setattr__(name, value)
         # A submodule that is imported inside as_cuda is one of torch.cuda afterwards too.
         if isinstance(value, types.ModuleType) and value.__name__ == f"{self.__name__}.{name}":

@@ -4,12 +4,21 @@ Where there is a twin, its memory is a flagos tensor's memory, so a flagos tenso
 under its twin's label, and without a copy.
 """
 
+import ctypes
+
 import torch
 
 from torch_fl import _C
 from torch_fl._wrapped import TWIN, Row, _mark, is_plain, on_flagos, on_flagos_property, twin_of
 
 CPU = torch.utils.dlpack.DLDeviceType.kDLCPU
+
+# A capsule has a word for the one who made it: here an address that nobody else has says that its
+# memory is flagos's, which the capsule's own device, the twin's, does not.
+_MARK = ctypes.c_char()
+_word_of, _set_word = ctypes.pythonapi.PyCapsule_GetContext, ctypes.pythonapi.PyCapsule_SetContext
+_word_of.restype, _word_of.argtypes = ctypes.c_void_p, [ctypes.py_object]
+_set_word.restype, _set_word.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_void_p]
 
 # --- NumPy ---------------------------------------------------------------------------------------
 
@@ -74,9 +83,12 @@ def _dlpack_device(original, self):
 def _dlpack(original, self, *, stream=-1, max_version=None, dl_device=None, copy=None):
     _check_export(self)
     if TWIN is not None:
-        return original(
+        capsule = original(
             twin_of(self), stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
         )
+        if dl_device is None:
+            _set_word(capsule, ctypes.addressof(_MARK))
+        return capsule
     if dl_device is None or dl_device[0] != CPU or copy is False:
         raise _no_kind(self)
     return original(self.cpu(), max_version=max_version)
@@ -112,8 +124,16 @@ def _twin_device(device):
     return torch._C._torchDeviceToDLDevice(twin), twin
 
 
+def _is_our_capsule(exported):
+    if type(exported).__name__ != "PyCapsule":
+        return False
+    return _word_of(exported) == ctypes.addressof(_MARK)
+
+
 def _wrap_from_dlpack(original):
     def from_dlpack(ext_tensor, *, device=None, copy=None):
+        if _is_our_capsule(ext_tensor):
+            return torch.ops.flagos.as_flagos(original(ext_tensor, device=device, copy=copy))
         if isinstance(ext_tensor, torch.Tensor) and ext_tensor.device.type == "flagos":
             return _from_flagos(original, ext_tensor, device, copy)
         if device is not None and TWIN is not None and hasattr(ext_tensor, "__dlpack__"):
@@ -162,9 +182,9 @@ for _module in (torch.utils.dlpack, torch):
         "from_dlpack",
         _wrap_from_dlpack,
         why="a flagos device asked for is compared with the twin's, in which the producer speaks",
-        cpu='`device="flagos"` takes CPU memory without a copy; flagos tensors stay on flagos, their capsules are CPU memory',
+        cpu='`device="flagos"` takes CPU memory without a copy; flagos tensors stay on flagos, and so do their capsules, which are CPU memory to other libraries',
         none='`device="flagos"` copies; flagos tensors stay on flagos',
-        cuda='`device="flagos"` takes CUDA memory without a copy; flagos tensors stay on flagos',
+        cuda='`device="flagos"` takes CUDA memory without a copy; flagos tensors stay on flagos, and so do their capsules',
     )
 
 # --- CUDA's array interface ----------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""What torch_fl replaces or sets outside itself, in PyTorch, safetensors and accelerate: one table,
-and nothing outside it.
+"""What torch_fl replaces or sets outside itself, in PyTorch, safetensors, accelerate and transformers:
+one table, and nothing outside it.
 
 PyTorch 2.11 decides a few things in Python, or in C++ without a hook, by asking whether a tensor
 is on the device `cuda` or `cpu`. Those functions are wrapped here. For everything that is not on
@@ -14,6 +14,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from torch_fl import _C
+from torch_fl._inside import inside, setting
 
 TWIN = _C.platform_chosen()["twin"]  # None where there is none.
 TABLE = []  # Row, in the order of the page.
@@ -51,6 +52,12 @@ def _mark(wrapper, original):
     return wrapper
 
 
+def says_cuda(holder):
+    """Whether a tensor or storage may be one of flagos that says cuda: then the caller asks it once
+    more, outside."""
+    return holder.device.type == "cuda" and inside()
+
+
 def on_flagos(served):
     """A wrap for methods of Tensor: `served` takes the original first, and flagos tensors alone."""
 
@@ -58,6 +65,9 @@ def on_flagos(served):
         def wrapper(self, *args, **kwargs):
             if has_torch_function_unary(self):
                 return handle_torch_function(wrapper, (self,), self, *args, **kwargs)
+            if says_cuda(self):
+                with setting(False):
+                    return wrapper(self, *args, **kwargs)
             if self.device.type != "flagos":
                 return original(self, *args, **kwargs)
             return served(original, self, *args, **kwargs)
@@ -72,6 +82,9 @@ def on_flagos_storage(served):
 
     def wrap(original):
         def wrapper(self, *args, **kwargs):
+            if says_cuda(self):
+                with setting(False):
+                    return wrapper(self, *args, **kwargs)
             if self.device.type != "flagos":
                 return original(self, *args, **kwargs)
             return served(original, self, *args, **kwargs)
@@ -88,6 +101,9 @@ def on_flagos_property(served):
         def getter(self):
             if has_torch_function_unary(self):
                 return handle_torch_function(replacement.__get__, (self,), self)
+            if says_cuda(self):
+                with setting(False):
+                    return getter(self)
             if self.device.type != "flagos":
                 return original.fget(self)
             return served(original.fget, self)
@@ -117,6 +133,7 @@ def twin_of(tensor, freeze=False):
 def install():
     """Replace what the table names, which those modules fill. Again is harmless."""
     from torch_fl import (  # noqa: F401
+        _default_type,
         _files,
         _frameworks,
         _interchange,
@@ -138,7 +155,7 @@ PyTorch has an interface for almost everything that a device does. For the funct
 2.11 has none: they ask in Python, or in C++ without a hook, whether a tensor is on `cuda` or `cpu`.
 torch_fl wraps them when it is loaded. Whatever is not on flagos gets the original with the same
 arguments, at the cost of one check; nothing else is replaced. Storages of the host that are asked
-for pinned memory are the exception: no argument means the accelerator's. Two rows are of other libraries,
+for pinned memory are the exception: no argument means the accelerator's. Three rows are of other libraries,
 which keep lists of devices.
 """
 

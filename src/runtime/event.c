@@ -113,7 +113,7 @@ fl_status fl_event_record(fl_event *event, fl_device device, fl_stream stream) {
     FL_TRY(fl__device_enter(&device, &drv));
     if (device != event->device) {
         return fl_fail(FL_INVALID_ARGUMENT,
-                       "fl_event_record: the event belongs to device %d, the stream to device %d",
+                       "an event of device %d cannot be recorded in a stream of device %d",
                        event->device, device);
     }
     FL_TRY(fl_stream_native(device, stream, &native));
@@ -156,17 +156,19 @@ fl_status fl_event_elapsed_ms(fl_event *start, fl_event *end, double *out_ms) {
     fl_device device = start->device;
     FL_TRY(fl__device_enter(&device, &drv));
     if (start->device != end->device) {
-        return fl_fail(FL_INVALID_ARGUMENT,
-                       "fl_event_elapsed_ms: the events belong to devices %d and %d", start->device,
-                       end->device);
+        return fl_fail(
+            FL_INVALID_ARGUMENT,
+            "no time can be told between events of devices %d and %d; record both on one device",
+            start->device, end->device);
     }
     if (!(start->flags & end->flags & FL_EVENT_TIMING)) {
-        return fl_fail(FL_INVALID_ARGUMENT,
-                       "fl_event_elapsed_ms: both events must be made with timing enabled");
+        return fl_fail(
+            FL_INVALID_ARGUMENT,
+            "no time can be told between events unless both are made with timing enabled");
     }
     if (!is_recorded(start) || !is_recorded(end)) {
         return fl_fail(FL_INVALID_ARGUMENT,
-                       "fl_event_elapsed_ms: both events must be recorded before");
+                       "no time can be told between events before both are recorded");
     }
     fl_status status = fl_event_query(end);
     status = status ? status : fl_event_query(start);
@@ -174,8 +176,9 @@ fl_status fl_event_elapsed_ms(fl_event *start, fl_event *end, double *out_ms) {
         status ? status : fl__drv_event_elapsed_ms(drv, device, start->native, end->native, out_ms);
     if (status == FL_NOT_READY) {
         /* To a query that is an answer; here nothing is left to be answered with. */
-        return fl_fail(FL_NOT_READY, "fl_event_elapsed_ms: work before an event still runs; "
-                                     "synchronize the events first");
+        return fl_fail(FL_NOT_READY,
+                       "no time can be told between events while work before one of them still "
+                       "runs; synchronize the events first");
     }
     return status;
 }

@@ -145,6 +145,28 @@ def test_fake_tensors_propagate(name):
         assert one.device == other.device
 
 
+HALVES = (torch.float16, torch.bfloat16, torch.complex32)
+TRANSFORMS = "fft ifft rfft irfft hfft ihfft fft2 rfft2 fftn irfftn".split()
+
+
+@pytest.mark.platforms("cpu", "sim")
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_fake_transforms_of_half_precision_are_the_hosts(name):
+    """The same layout, or the same refusal; those of real tensors are compared with the database."""
+
+    def outcome(device, dtype):
+        with FakeTensorMode():
+            try:
+                made = getattr(torch.fft, name)(torch.ones(4, 4, dtype=dtype, device=device))
+            except RuntimeError as error:
+                return str(error)
+            assert made.device.type == device
+            return made.shape, made.stride(), made.dtype
+
+    for dtype in HALVES:
+        assert outcome(D, dtype) == outcome("cpu", dtype)
+
+
 def test_gradients_that_nobody_asked_for():
     check_case(accelerated.unasked_gradients)
 

@@ -88,6 +88,8 @@ def test_a_command_where_torch_fl_cannot_start():
     done = call("info")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("torch_fl cannot start: ") and done.stderr.count("\n") == 1
+    done = call("info", "--json")
+    assert done.returncode == 1 and '"nosuch" is no platform' in json.loads(done.stdout)["error"]
     done = call("env")
     assert done.returncode == 0, done.stderr
     assert '"nosuch" is no platform' in done.stdout and "variables" in done.stdout

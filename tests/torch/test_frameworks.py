@@ -11,6 +11,7 @@ import warnings
 
 import pytest
 import torch
+from conftest import run_python
 
 import torch_fl
 
@@ -112,6 +113,43 @@ def test_pipeline(transformers, folder):
     generator = transformers.pipeline("text-generation", str(folder), device=D)
     (result,) = generator("abc", max_new_tokens=4, do_sample=True)
     assert generator.device.type == D and result["generated_text"].startswith("a")
+
+
+PLACES = [{}, {"device_map": D}, {"device_map": f"{D}:0"}, {"device_map": {"": D}}, {"device": 0}]
+PLACES += [{"device": f"{D}:0"}, {"device": torch.device(D)}]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_a_pipeline_is_where_it_was_asked_to_be(transformers, folder, place):
+    if torch.cuda.is_available() and not any(D in str(value) for value in place.values()):
+        pytest.skip("transformers takes the card")
+    generator = transformers.pipeline("text-generation", str(folder), **place)
+    assert generator.device.type == generator.model.device.type == D
+    wanted = transformers.pipeline("text-generation", str(folder), device="cpu")
+    assert wanted.device.type == wanted.model.device.type == "cpu"
+    for each in (transformers.pipeline("text-generation", str(folder), device=-1), wanted):
+        assert each.model.device.type == "cpu"
+    texts = [each("abc", max_new_tokens=4, do_sample=False) for each in (generator, wanted)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("place", [{}, {"device_map": "cuda"}, {"device_map": "auto"}, {"device": 0}])
+def test_a_pipeline_as_cuda(transformers, folder, ported, place):
+    generator = transformers.pipeline("text-generation", str(folder), **place)
+    assert generator.device.type == generator.model.device.type == "cuda"
+    assert generator("abc", max_new_tokens=4)[0]["generated_text"].startswith("a")
+
+
+def test_transformers_is_not_imported_for_it():
+    code = """
+import sys, torch, torch_fl
+from torch_fl import _wrapped
+_wrapped.install()
+assert "transformers" not in sys.modules
+assert sum("Arrival" in type(finder).__name__ for finder in sys.meta_path) == 1
+"""
+    done = run_python(code, TORCH_FL_PLATFORM=torch_fl.platform()["name"])
+    assert done.returncode == 0, done.stderr
 
 
 class Sentences(torch.utils.data.Dataset):

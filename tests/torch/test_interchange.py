@@ -133,8 +133,28 @@ def test_dlpack_exports_the_twins_kind_of_device():
     assert x.__dlpack_device__() == (KINDS.kDLCPU if TWIN == "cpu" else KINDS.kDLCUDA, 0)
     assert '"dltensor"' in repr(x.__dlpack__())
     assert '"dltensor_versioned"' in repr(x.__dlpack__(max_version=(1, 0)))
-    plain = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x))
-    assert plain.device.type == TWIN and plain.data_ptr() == x.data_ptr()
+
+
+@with_twin
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_a_capsule_comes_back_as_it_went(version):
+    """Other libraries read the twin's kind of device in it."""
+    module = torch.utils.dlpack
+    for x in (torch.arange(6.0, device=D).view(2, 3).t(), torch.ones(0, device=D)):
+        for capsule in (module.to_dlpack(x), torch.to_dlpack(x), x.__dlpack__(max_version=version)):
+            back = module.from_dlpack(capsule)
+            assert back.device == x.device and back.stride() == x.stride()
+            assert back.data_ptr() == x.data_ptr() and torch.equal(back, x)
+            with pytest.raises(RuntimeError):
+                module.from_dlpack(capsule)  # It is used up.
+    x = torch.arange(3.0, device=D)
+    asked = torch.from_dlpack(x.__dlpack__(dl_device=x.__dlpack_device__()))
+    assert asked.device.type == TWIN
+    capsule = module.to_dlpack(x)
+    del x
+    assert torch.from_dlpack(capsule).tolist() == [0, 1, 2]
+    host = module.from_dlpack(module.to_dlpack(torch.ones(2)))
+    assert host.device.type == "cpu"
 
 
 @host_twin

@@ -2,10 +2,13 @@
 
     python -m torch_fl.flagos._names > docs/flagos.md
 
-The number after a name says how many of four out-of-tree backends of PyTorch have it.
+The number after a name says how many of four out-of-tree backends of PyTorch have it; "-" that
+nobody has looked.
 """
 
 import types
+
+from torch_fl.flagos import storages, types as tensors
 
 NAMES = {
     "Device": """is_available 4 is_initialized 4 init 4 device_count 4 current_device 4 set_device 4
@@ -37,6 +40,7 @@ NAMES = {
         clock_rate 1""",
     "Submodules": """amp 3 comm 0 nccl 1 nvtx 2 profiler 0 jiterator 0 tunable 1 gds 0 GreenContext 0
         sparse 0 _sanitizer 1""",
+    "Typed tensors and storages": " ".join(f"{name} -" for name in tensors.__all__ + storages.__all__),
 }
 
 # Names that speak of CUDA and have a general one here; both can be used.
@@ -57,7 +61,7 @@ name on the platform it runs on.
 A name behaves as torch.cuda documents it, with "flagos" for "cuda". Where the answer is a number in
 brackets the name is there, and calling it raises `NotImplementedError` with the reason of that
 number; "partly" is explained beside the name. *Peers* says how many of four other backends of
-PyTorch have the name."""
+PyTorch have the name; - that nobody has looked."""
 
 
 def rows():
@@ -65,7 +69,7 @@ def rows():
     for group, text in NAMES.items():
         words = text.split()
         for name, peers in zip(words[::2], words[1::2]):
-            yield group, name, int(peers)
+            yield group, name, peers
 
 
 def unserved(member):

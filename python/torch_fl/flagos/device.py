@@ -43,6 +43,12 @@ def checked_index(device: Device = None) -> int:
     return index
 
 
+def waiting_index(device: Device = None) -> int:
+    """checked_index for which -1 is the current device, as it is for torch.cuda where a stream is asked
+    for or waited for."""
+    return checked_index(None if device == -1 else device)
+
+
 def is_available() -> bool:
     """Whether there is a device to use. Never raises and makes no context."""
     try:
@@ -133,7 +139,7 @@ class DeviceProperties:
 def get_device_properties(device: Device = None) -> DeviceProperties:
     """Name, memory in bytes, capability and processors of a device, as a DeviceProperties."""
     _lazy_init()
-    return DeviceProperties(**_C.device_properties(index_of(device)))
+    return DeviceProperties(**_C.device_properties(checked_index(device)))
 
 
 def get_device_name(device: Device = None) -> str:
@@ -157,11 +163,11 @@ def get_device_capability(device: Device = None) -> tuple[int, int]:
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Whether `device` can read the memory of `peer_device` without the host."""
     _lazy_init()
-    return _C.device_can_access_peer(index_of(device), index_of(peer_device))
+    return _C.device_can_access_peer(checked_index(device), checked_index(peer_device))
 
 
 def synchronize(device: Device = None) -> None:
     """Wait until all work of all streams of a device has run. Failures of that work are raised here."""
     _lazy_init()
-    index = checked_index(device)
+    index = waiting_index(device)
     torch._C._accelerator_synchronizeDevice(index)

@@ -31,6 +31,18 @@ def flattened(tree: dict, prefix: str = "") -> list:
     return leaves
 
 
+def nested(leaves: dict) -> dict:
+    """The tree of dicts whose leaves these are by their names with dots."""
+    tree = {}
+    for name, value in leaves.items():
+        node = tree
+        *path, leaf = name.split(".")
+        for part in path:
+            node = node.setdefault(part, {})
+        node[leaf] = value
+    return tree
+
+
 def empty_cache() -> None:
     """Give unused cached memory back to the driver. Does nothing where nothing is cached, and before
     the device is initialised. The memory of live tensors stays."""
@@ -64,14 +76,7 @@ def memory_stats(device: Device = None) -> Stats:
 @serve(cpu=HOST_MEMORY)
 def memory_stats_as_nested_dict(device: Device = None) -> Stats:
     """memory_stats as a tree of dicts: ["allocated_bytes"]["all"]["current"]."""
-    tree = {}
-    for name, value in memory_stats(device).items():
-        node = tree
-        *path, leaf = name.split(".")
-        for part in path:
-            node = node.setdefault(part, {})
-        node[leaf] = value
-    return tree
+    return nested(memory_stats(device))
 
 
 @serve(cpu=HOST_MEMORY)

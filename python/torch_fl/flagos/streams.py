@@ -12,10 +12,10 @@ from torch_fl import _C
 from torch_fl.flagos._serve import CUDA as _CUDA, KIND, cuda, error, serve
 from torch_fl.flagos.device import (
     Device,
-    checked_index,
     device as device_guard,
     index_of,
     set_device,
+    waiting_index,
 )
 from torch_fl.flagos.lazy import _lazy_init
 
@@ -30,7 +30,8 @@ class Stream(torch.Stream):
         _lazy_init()
         if "stream_id" in kwargs:
             return super().__new__(cls, priority=priority, **kwargs)
-        return super().__new__(cls, torch.device("flagos", index_of(device)), priority=priority)
+        place = torch.device("flagos", waiting_index(device))
+        return super().__new__(cls, place, priority=priority)
 
     @property
     def flagos_stream(self) -> int:
@@ -117,7 +118,7 @@ class ExternalStream(Stream):
 
     def __new__(cls, stream_ptr: int, device: Device = None, **kwargs):
         _lazy_init()
-        index = checked_index(device)
+        index = waiting_index(device)
         if KIND == "cuda":
             stream_id = cuda().ExternalStream(stream_ptr, index).stream_id
         else:
@@ -136,7 +137,7 @@ def get_stream_from_external(data_ptr: int, device: Device = None) -> Stream:
 def current_stream(device: Device = None) -> Stream:
     """The calling thread's current stream of a device."""
     _lazy_init()
-    stream = torch._C._accelerator_getStream(checked_index(device))
+    stream = torch._C._accelerator_getStream(waiting_index(device))
     return _make(stream.stream_id, stream.device_index)
 
 

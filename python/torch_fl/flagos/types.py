@@ -4,11 +4,11 @@
 import torch
 
 
-class _TypedTensor(type):
+class TypedTensor(type):
     """What these classes can do: make tensors, and recognise them."""
 
-    def __call__(cls, *args, device=None):
-        return torch.empty(0, dtype=cls.dtype, device=device or "flagos").new(*args)
+    def __call__(cls, *args, **kwargs):
+        return torch.empty(0, dtype=cls.dtype, device="flagos").new(*args, **kwargs)
 
     def __instancecheck__(cls, instance):
         if not isinstance(instance, torch.Tensor):
@@ -34,7 +34,7 @@ def _typed(name, dtype):
         "is_sparse": False,
         "is_cuda": False,
     }
-    return _TypedTensor(f"torch.flagos.{name}", (), members)
+    return TypedTensor(f"torch.flagos.{name}", (), members)
 
 
 _DTYPES = {
