@@ -20,12 +20,13 @@ import torch
 
 from torch_fl import _cuda_module, flagos
 from torch_fl._cuda_module import below, to_flagos, translated
-from torch_fl._inside import Mode, here, inside, setting
+from torch_fl._default_type import default_context
+from torch_fl._inside import Block, Mode, block, here, inside, setting
 from torch_fl.flagos._serve import KIND
 
 _lock = threading.Lock()
 _undo = []  # What brings each patched name back; guarded by _lock.
-_users = 0  # How many `with` blocks are open, in all threads; guarded by _lock.
+_users = 0  # How many `with` are open, in all threads; guarded by _lock, as Block.users is.
 _MISSING = object()
 
 
@@ -92,11 +93,11 @@ _SPECIAL = {
 class _Mode(Mode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if not _users or here.is_inside is False:  # The first: a thread that outlives the block.
-            return function(*args, **kwargs)
-        if here.is_inside:
+        if here.block:
             return self._translate(function, args, kwargs)
-        with setting(True):  # A thread of autograd's. What PyTorch calls below is inside too.
+        if here.block is not None or not self.block:
+            return function(*args, **kwargs)
+        with setting(self.block):  # A thread of autograd's. What PyTorch calls below is inside too.
             return self._translate(function, args, kwargs)
 
     def _translate(self, function, args, kwargs):
@@ -120,10 +121,10 @@ def _started(start):
 
     @functools.wraps(start)
     def call(thread):
-        run = thread.run
+        run, here = thread.run, block()
 
         def run_inside():
-            with setting(True), _Mode():
+            with setting(here), _Mode():
                 run()
 
         thread.run = run_inside
@@ -322,28 +323,25 @@ def _exchange(owner, name, value):
 def _begin():
     global _users
     with _lock:
+        here = block() or Block()
+        here.users += 1
         if _users == 0:
             for patch in list(_patches()):
                 _exchange(*patch)
             entry = (0, _tag, _restore)
             torch.serialization._package_registry.insert(0, entry)
             _undo.append(lambda: torch.serialization._package_registry.remove(entry))
-            device = torch.utils._device.CURRENT_DEVICE
-            _undo.append(lambda: _restore_default(device))
             accelerate = os.environ.pop("ACCELERATE_TORCH_DEVICE", None)  # It finds cuda by itself.
             if accelerate is not None:
                 _undo.append(lambda: os.environ.update(ACCELERATE_TORCH_DEVICE=accelerate))
         _users += 1
+        return here
 
 
-def _restore_default(device):
-    if torch.utils._device.CURRENT_DEVICE != device:
-        torch.set_default_device(device)
-
-
-def _end():
+def _end(here):
     global _users
     with _lock:
+        here.users -= 1
         _users -= 1
         if _users == 0:
             while _undo:
@@ -355,12 +353,15 @@ def as_cuda():
     """Context manager and decorator: inside, code that was written for cuda runs on flagos. In this
     thread, and in threads that are started inside; not in other processes. What other modules took
     from torch.cuda before, as in `from torch.cuda import Stream`, stays what it was."""
-    _begin()
+    here, default = _begin(), default_context()
     try:
-        with setting(True), _Mode():
+        with setting(here), _Mode():
             yield
     finally:
-        _end()
+        # The thread's own, whichever block ends last.
+        if default_context() is not default:
+            torch.set_default_device(default and default.device)
+        _end(here)
 
 
 def run(arguments):
