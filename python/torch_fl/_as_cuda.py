@@ -14,9 +14,11 @@ import inspect
 import os
 import sys
 import threading
+import types
 from multiprocessing.reduction import ForkingPickler
 
 import torch
+from torch import overrides
 
 from torch_fl import _cuda_module, flagos
 from torch_fl._cuda_module import below, to_flagos, translated
@@ -90,17 +92,70 @@ _SPECIAL = {
 }
 
 
+_ASKING = (
+    overrides.has_torch_function,
+    overrides.has_torch_function_unary,
+    overrides.has_torch_function_variadic,
+)
+
+
+class _Names(dict):
+    """The names of a module, in which nothing has overrides."""
+
+    def __init__(self, names):
+        asking = [name for name, value in names.items() if any(value is f for f in _ASKING)]
+        super().__init__(dict.fromkeys(asking, lambda *arguments: False))
+        self._names = names
+
+    def __missing__(self, name):
+        return self._names[name]
+
+
+@functools.cache
+def _body(function):
+    """A function of PyTorch's own in Python without its first step, the question for overrides; None
+    for one in C, and for one that does not ask. With the mode on while it runs, it can name the
+    device of an argument."""
+    if not isinstance(function, types.FunctionType):
+        return None
+    if not any(name.startswith("has_torch_function") for name in function.__code__.co_names):
+        return None
+    body = types.FunctionType(
+        function.__code__,
+        _Names(function.__globals__),
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    body.__kwdefaults__ = function.__kwdefaults__
+    return body
+
+
+def _overrides(kind):
+    """Whether a class of tensors has a __torch_function__ of its own that is asked now."""
+    is_called = kind is not torch.Tensor and inspect.ismethod(kind.__torch_function__)
+    return is_called and torch._C._is_torch_function_enabled()
+
+
 class _Mode(Mode):
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    """Takes "cuda" for "flagos" in what is called. PyTorch switches a mode off while it handles a call;
+    this one is on again below functions in Python and overrides of tensors' classes. `running` is
+    the function that it is on for, which may come back under its own name by way of another."""
+
+    def __init__(self, running=None):
+        super().__init__()
+        self.running = running
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
         kwargs = kwargs or {}
         if here.block:
-            return self._translate(function, args, kwargs)
+            return self._translate(function, kinds, args, kwargs)
         if here.block is not None or not self.block:
             return function(*args, **kwargs)
         with setting(self.block):  # A thread of autograd's. What PyTorch calls below is inside too.
-            return self._translate(function, args, kwargs)
+            return self._translate(function, kinds, args, kwargs)
 
-    def _translate(self, function, args, kwargs):
+    def _translate(self, function, kinds, args, kwargs):
         special = _SPECIAL.get(function)
         if special is not None:
             return special(function, args, kwargs)
@@ -110,7 +165,17 @@ class _Mode(Mode):
                 break
         if kwargs:
             kwargs = {name: to_flagos(value) for name, value in kwargs.items()}
-        return function(*args, **kwargs)
+        overriding = [kind for kind in kinds if _overrides(kind)]
+        for kind in overriding:
+            with _Mode():
+                result = kind.__torch_function__(function, kinds, tuple(args), kwargs)
+            if result is not NotImplemented:
+                return result
+        body = None if overriding or function is self.running else _body(function)
+        if body is None:
+            return function(*args, **kwargs)
+        with _Mode(function):
+            return body(*args, **kwargs)
 
 
 # --- what does not -------------------------------------------------------------------------------
