@@ -265,6 +265,14 @@ def _says_cuda(holder):
     return holder.device.type in ("flagos", "cuda")
 
 
+def _of_the_accelerator(get_device_module):
+    @functools.wraps(get_device_module)
+    def call(device=None):
+        return get_device_module("cuda" if device is None else device)
+
+    return call
+
+
 def _device_said(kind):
     held = inspect.getattr_static(kind, "device").__get__
     return property(lambda holder: _said(held(holder)))
@@ -302,6 +310,12 @@ def _patches():
     yield wrapped(torch, "set_default_tensor_type", _default_tensor_type)
     yield wrapped(context, "__init__")
     yield wrapped(torch.accelerator, "current_accelerator", _saying)
+    yield torch.accelerator, "current_stream", below(flagos.current_stream)
+    yield wrapped(torch, "get_device_module", _of_the_accelerator)
+    default = importlib.import_module("torch.utils.checkpoint").DefaultDeviceType
+    if default._default_device_type is None:
+        # It is asked for once a process, and that may be now.
+        yield default, "_default_device_type", "flagos"
     for module in (torch.accelerator, torch.accelerator.memory):
         yield wrapped(module, "_get_device_index", below)
     yield wrapped(storage, "to", below)
