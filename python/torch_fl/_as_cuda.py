@@ -204,7 +204,7 @@ def _with_mode(run):
 
     @functools.wraps(run)
     def call(*args, **kwargs):
-        with _Mode():
+        with _Mode() if inside() else contextlib.nullcontext():
             return run(*args, **kwargs)
 
     return call
@@ -232,6 +232,31 @@ def _default_tensor_type(function):
     @functools.wraps(function)
     def call(t, /):
         return function(getattr(t, "_original", to_flagos(t)))
+
+    return call
+
+
+def _kernel(impl):
+    """Of a library of operators: what is written in Python is called by operators, below the mode."""
+
+    @functools.wraps(impl)
+    def call(library, name, kernel, *args, **kwargs):
+        if isinstance(kernel, types.FunctionType) and kernel is not torch.library.fallthrough_kernel:
+            kernel = _with_mode(kernel)
+        return impl(library, name, kernel, *args, **kwargs)
+
+    return call
+
+
+def _for_devices(function):
+    """With one device or several, an operator's kernels."""
+
+    def meant(value):
+        return [*map(to_flagos, value)] if isinstance(value, (list, tuple)) else to_flagos(value)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return function(*map(meant, args), **{name: meant(kwargs[name]) for name in kwargs})
 
     return call
 
@@ -312,6 +337,12 @@ def _patches():
     yield wrapped(torch.accelerator, "current_accelerator", _saying)
     yield torch.accelerator, "current_stream", below(flagos.current_stream)
     yield wrapped(torch, "get_device_module", _of_the_accelerator)
+    yield wrapped(torch, "get_default_device", _saying)
+    yield wrapped(torch._C._nested, "nested_tensor")
+    yield wrapped(torch.library.Library, "impl", _kernel)
+    for name in ("custom_op", "impl", "register_kernel"):
+        yield wrapped(torch.library, name, _for_devices)
+    yield wrapped(torch.library.CustomOpDef, "register_kernel", _for_devices)
     default = importlib.import_module("torch.utils.checkpoint").DefaultDeviceType
     if default._default_device_type is None:
         # It is asked for once a process, and that may be now.

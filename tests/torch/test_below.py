@@ -71,3 +71,71 @@ def test_values_are_those_of_the_host():
         result.sum().backward()
         assert layer.weight.grad.is_cuda
     assert torch.equal(result.detach().cpu(), expected)
+
+
+# --- operators of a script's own -----------------------------------------------------------------
+
+
+def for_cuda(library):
+    @torch.library.custom_op(f"{library}::on_cuda", mutates_args=(), device_types="cuda")
+    def operator(a: torch.Tensor) -> torch.Tensor:
+        return a * torch.full((1,), 3.0, device="cuda")
+
+    return operator
+
+
+def for_every_device(library):
+    @torch.library.custom_op(f"{library}::on_any", mutates_args=())
+    def operator(a: torch.Tensor) -> torch.Tensor:
+        return a * torch.full((1,), 3.0, device=a.device)
+
+    return operator
+
+
+def decorated(library):
+    torch.library.define(f"{library}::decorated", "(Tensor a) -> Tensor")
+
+    @torch.library.impl(f"{library}::decorated", "cuda")
+    def kernel(a):
+        return a * torch.full((1,), 3.0, device="cuda")
+
+    return getattr(torch.ops, library).decorated
+
+
+def later(library):
+    @torch.library.custom_op(f"{library}::later", mutates_args=(), device_types="cpu")
+    def operator(a: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("the kernel of the CPU")
+
+    @operator.register_kernel(["cuda"])
+    def kernel(a):
+        return a * torch.full((1,), 3.0, device="cuda")
+
+    return operator
+
+
+@pytest.mark.parametrize(
+    "define", [for_cuda, for_every_device, decorated, later], ids=lambda define: define.__name__
+)
+def test_operators_of_the_script_know_cuda(define):
+    with torch_fl.as_cuda():
+        operator = define("fl_below")
+        result = operator(x.cuda())
+        assert result.is_cuda and result.tolist() == [[3, 3], [3, 3]]
+
+
+def test_gradients_of_an_operator_of_the_script():
+    with torch_fl.as_cuda():
+        operator = for_cuda("fl_below_backward")
+        operator.register_autograd(lambda context, grad: grad * torch.full((1,), 3.0, device="cuda"))
+        leaf = torch.ones(2, device="cuda", requires_grad=True)
+        operator(leaf).sum().backward()
+        assert leaf.grad.is_cuda and leaf.grad.tolist() == [3, 3]
+
+
+def test_names_that_no_mode_sees():
+    with torch_fl.as_cuda():
+        rows = [torch.ones(2), torch.ones(3)]
+        assert torch.nested.nested_tensor(rows, device="cuda").is_cuda
+        torch.set_default_device("cuda:0")
+        assert torch.get_default_device() == torch.device("cuda", 0)
