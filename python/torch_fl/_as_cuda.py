@@ -293,7 +293,8 @@ def _says_cuda(holder):
 def _of_the_accelerator(get_device_module):
     @functools.wraps(get_device_module)
     def call(device=None):
-        return get_device_module("cuda" if device is None else device)
+        # It remembers its answers, and the module of one block is not that of the next.
+        return get_device_module.__wrapped__("cuda" if device is None else device)
 
     return call
 

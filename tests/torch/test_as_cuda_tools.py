@@ -19,6 +19,9 @@ def test_the_accelerator_is_cuda():
         assert accelerator.device_count() == torch.cuda.device_count()
     assert accelerator.current_accelerator() == torch.device("flagos")
     assert torch.get_device_module() is torch.flagos
+    assert torch.get_device_module("cuda") is torch.cuda
+    with torch_fl.as_cuda():
+        assert torch.get_device_module("cuda") is torch.cuda
 
 
 def test_checkpoints_do_not_remember_cuda(python):
