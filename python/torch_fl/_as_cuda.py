@@ -14,18 +14,21 @@ import inspect
 import os
 import sys
 import threading
+import types
 from multiprocessing.reduction import ForkingPickler
 
 import torch
+from torch import overrides
 
 from torch_fl import _cuda_module, flagos
 from torch_fl._cuda_module import below, to_flagos, translated
-from torch_fl._inside import Mode, here, inside, setting
+from torch_fl._default_type import default_context
+from torch_fl._inside import Block, Mode, block, here, inside, setting
 from torch_fl.flagos._serve import KIND
 
 _lock = threading.Lock()
 _undo = []  # What brings each patched name back; guarded by _lock.
-_users = 0  # How many `with` blocks are open, in all threads; guarded by _lock.
+_users = 0  # How many `with` are open, in all threads; guarded by _lock, as Block.users is.
 _MISSING = object()
 
 
@@ -89,17 +92,70 @@ _SPECIAL = {
 }
 
 
-class _Mode(Mode):
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if not _users or here.is_inside is False:  # The first: a thread that outlives the block.
-            return function(*args, **kwargs)
-        if here.is_inside:
-            return self._translate(function, args, kwargs)
-        with setting(True):  # A thread of autograd's. What PyTorch calls below is inside too.
-            return self._translate(function, args, kwargs)
+_ASKING = (
+    overrides.has_torch_function,
+    overrides.has_torch_function_unary,
+    overrides.has_torch_function_variadic,
+)
 
-    def _translate(self, function, args, kwargs):
+
+class _Names(dict):
+    """The names of a module, in which nothing has overrides."""
+
+    def __init__(self, names):
+        asking = [name for name, value in names.items() if any(value is f for f in _ASKING)]
+        super().__init__(dict.fromkeys(asking, lambda *arguments: False))
+        self._names = names
+
+    def __missing__(self, name):
+        return self._names[name]
+
+
+@functools.cache
+def _body(function):
+    """A function of PyTorch's own in Python without its first step, the question for overrides; None
+    for one in C, and for one that does not ask. With the mode on while it runs, it can name the
+    device of an argument."""
+    if not isinstance(function, types.FunctionType):
+        return None
+    if not any(name.startswith("has_torch_function") for name in function.__code__.co_names):
+        return None
+    body = types.FunctionType(
+        function.__code__,
+        _Names(function.__globals__),
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    body.__kwdefaults__ = function.__kwdefaults__
+    return body
+
+
+def _overrides(kind):
+    """Whether a class of tensors has a __torch_function__ of its own that is asked now."""
+    is_called = kind is not torch.Tensor and inspect.ismethod(kind.__torch_function__)
+    return is_called and torch._C._is_torch_function_enabled()
+
+
+class _Mode(Mode):
+    """Takes "cuda" for "flagos" in what is called. PyTorch switches a mode off while it handles a call;
+    this one is on again below functions in Python and overrides of tensors' classes. `running` is
+    the function that it is on for, which may come back under its own name by way of another."""
+
+    def __init__(self, running=None):
+        super().__init__()
+        self.running = running
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if here.block:
+            return self._translate(function, kinds, args, kwargs)
+        if here.block is not None or not self.block:
+            return function(*args, **kwargs)
+        with setting(self.block):  # A thread of autograd's. What PyTorch calls below is inside too.
+            return self._translate(function, kinds, args, kwargs)
+
+    def _translate(self, function, kinds, args, kwargs):
         special = _SPECIAL.get(function)
         if special is not None:
             return special(function, args, kwargs)
@@ -109,7 +165,17 @@ class _Mode(Mode):
                 break
         if kwargs:
             kwargs = {name: to_flagos(value) for name, value in kwargs.items()}
-        return function(*args, **kwargs)
+        overriding = [kind for kind in kinds if _overrides(kind)]
+        for kind in overriding:
+            with _Mode():
+                result = kind.__torch_function__(function, kinds, tuple(args), kwargs)
+            if result is not NotImplemented:
+                return result
+        body = None if overriding or function is self.running else _body(function)
+        if body is None:
+            return function(*args, **kwargs)
+        with _Mode(function):
+            return body(*args, **kwargs)
 
 
 # --- what does not -------------------------------------------------------------------------------
@@ -120,10 +186,10 @@ def _started(start):
 
     @functools.wraps(start)
     def call(thread):
-        run = thread.run
+        run, here = thread.run, block()
 
         def run_inside():
-            with setting(True), _Mode():
+            with setting(here), _Mode():
                 run()
 
         thread.run = run_inside
@@ -138,7 +204,7 @@ def _with_mode(run):
 
     @functools.wraps(run)
     def call(*args, **kwargs):
-        with _Mode():
+        with _Mode() if inside() else contextlib.nullcontext():
             return run(*args, **kwargs)
 
     return call
@@ -170,6 +236,31 @@ def _default_tensor_type(function):
     return call
 
 
+def _kernel(impl):
+    """Of a library of operators: what is written in Python is called by operators, below the mode."""
+
+    @functools.wraps(impl)
+    def call(library, name, kernel, *args, **kwargs):
+        if isinstance(kernel, types.FunctionType) and kernel is not torch.library.fallthrough_kernel:
+            kernel = _with_mode(kernel)
+        return impl(library, name, kernel, *args, **kwargs)
+
+    return call
+
+
+def _for_devices(function):
+    """With one device or several, an operator's kernels."""
+
+    def meant(value):
+        return [*map(to_flagos, value)] if isinstance(value, (list, tuple)) else to_flagos(value)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return function(*map(meant, args), **{name: meant(kwargs[name]) for name in kwargs})
+
+    return call
+
+
 def _profiled(init):
     """Of a profiler: CUDA's own recorder would complain of each operator that it knows no device."""
 
@@ -197,6 +288,15 @@ def _storage_cuda(storage, device=None, non_blocking=False):
 
 def _says_cuda(holder):
     return holder.device.type in ("flagos", "cuda")
+
+
+def _of_the_accelerator(get_device_module):
+    @functools.wraps(get_device_module)
+    def call(device=None):
+        # It remembers its answers, and the module of one block is not that of the next.
+        return get_device_module.__wrapped__("cuda" if device is None else device)
+
+    return call
 
 
 def _device_said(kind):
@@ -236,6 +336,18 @@ def _patches():
     yield wrapped(torch, "set_default_tensor_type", _default_tensor_type)
     yield wrapped(context, "__init__")
     yield wrapped(torch.accelerator, "current_accelerator", _saying)
+    yield torch.accelerator, "current_stream", below(flagos.current_stream)
+    yield wrapped(torch, "get_device_module", _of_the_accelerator)
+    yield wrapped(torch, "get_default_device", _saying)
+    yield wrapped(torch._C._nested, "nested_tensor")
+    yield wrapped(torch.library.Library, "impl", _kernel)
+    for name in ("custom_op", "impl", "register_kernel"):
+        yield wrapped(torch.library, name, _for_devices)
+    yield wrapped(torch.library.CustomOpDef, "register_kernel", _for_devices)
+    default = importlib.import_module("torch.utils.checkpoint").DefaultDeviceType
+    if default._default_device_type is None:
+        # It is asked for once a process, and that may be now.
+        yield default, "_default_device_type", "flagos"
     for module in (torch.accelerator, torch.accelerator.memory):
         yield wrapped(module, "_get_device_index", below)
     yield wrapped(storage, "to", below)
@@ -322,28 +434,25 @@ def _exchange(owner, name, value):
 def _begin():
     global _users
     with _lock:
+        here = block() or Block()
+        here.users += 1
         if _users == 0:
             for patch in list(_patches()):
                 _exchange(*patch)
             entry = (0, _tag, _restore)
             torch.serialization._package_registry.insert(0, entry)
             _undo.append(lambda: torch.serialization._package_registry.remove(entry))
-            device = torch.utils._device.CURRENT_DEVICE
-            _undo.append(lambda: _restore_default(device))
             accelerate = os.environ.pop("ACCELERATE_TORCH_DEVICE", None)  # It finds cuda by itself.
             if accelerate is not None:
                 _undo.append(lambda: os.environ.update(ACCELERATE_TORCH_DEVICE=accelerate))
         _users += 1
+        return here
 
 
-def _restore_default(device):
-    if torch.utils._device.CURRENT_DEVICE != device:
-        torch.set_default_device(device)
-
-
-def _end():
+def _end(here):
     global _users
     with _lock:
+        here.users -= 1
         _users -= 1
         if _users == 0:
             while _undo:
@@ -355,12 +464,15 @@ def as_cuda():
     """Context manager and decorator: inside, code that was written for cuda runs on flagos. In this
     thread, and in threads that are started inside; not in other processes. What other modules took
     from torch.cuda before, as in `from torch.cuda import Stream`, stays what it was."""
-    _begin()
+    here, default = _begin(), default_context()
     try:
-        with setting(True), _Mode():
+        with setting(here), _Mode():
             yield
     finally:
-        _end()
+        # The thread's own, whichever block ends last.
+        if default_context() is not default:
+            torch.set_default_device(default and default.device)
+        _end(here)
 
 
 def run(arguments):

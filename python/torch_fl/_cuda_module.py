@@ -2,8 +2,10 @@
 for "flagos" in their arguments, and torch.cuda's own names where torch.flagos has none."""
 
 import collections
+import copyreg
 import functools
 import inspect
+import operator
 import reprlib
 import sys
 import types
@@ -117,6 +119,11 @@ class _OnlyInside(_StandIn):
 
     def __call__(cls, *args, **kwargs):
         return below(cls._made)(*args, **kwargs) if inside() else cls._original(*args, **kwargs)
+
+
+# What is pickled inside is read outside as well.
+for _kind in (_StandIn, _OnlyInside):
+    copyreg.pickle(_kind, lambda stand_in: (operator.itemgetter(0), ((stand_in._original,),)))
 
 
 def stand_in(original, kind=_StandIn, **names):

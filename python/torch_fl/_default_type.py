@@ -15,7 +15,7 @@ def _typed(wanted):
     return wanted if isinstance(wanted, types.TypedTensor) else None
 
 
-def _context():
+def default_context():
     """PyTorch's own record of the calling thread's default device; None where none was set."""
     return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
@@ -27,7 +27,7 @@ def _device(context):
 def _wrap(original):
     def set_default_tensor_type(t, /):
         # The device before flagos became the default, where that was done here.
-        former = getattr(_context(), "_torch_fl_former", ...)
+        former = getattr(default_context(), "_torch_fl_former", ...)
         typed = _typed(t)
         if typed is None:
             original(t)
@@ -35,9 +35,9 @@ def _wrap(original):
                 torch.set_default_device(former)
             return
         torch.set_default_dtype(typed.dtype)
-        former = _device(_context()) if former is ... else former
+        former = _device(default_context()) if former is ... else former
         torch.set_default_device("flagos")
-        _context()._torch_fl_former = former
+        default_context()._torch_fl_former = former
 
     return _mark(set_default_tensor_type, original)
 

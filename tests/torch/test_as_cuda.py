@@ -4,9 +4,11 @@ import gc
 import subprocess
 import sys
 import threading
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from conftest import ROOT, run_python
 
 import torch_fl
@@ -74,12 +76,15 @@ def everything():
     owners += [torch.autograd, torch.utils._device, torch.storage._StorageBase, threading.Thread]
     owners += [torch.amp.GradScaler, torch.autocast, torch.Tensor, torch.nn.Module, torch.Generator]
     owners += [torch.utils._device.DeviceContext, torch.serialization, torch.backends.cudnn]
-    owners += [torch.UntypedStorage]
+    owners += [torch.UntypedStorage, torch.TypedStorage, torch.flagos.Stream, torch.utils.dlpack]
+    owners += [torch.nn.RNNBase, torch.accelerator, torch.autograd.graph.saved_tensors_hooks]
+    owners += [torch.autograd.profiler.profile, torch.utils.checkpoint.DefaultDeviceType]
     names = {
         (repr(owner), name): id(value) for owner in owners for name, value in vars(owner).items()
     }
     modules = sys.modules.items()
     names |= {name: id(module) for name, module in modules if name.startswith("torch")}
+    names["reducers"] = dict(ForkingPickler._extra_reducers)
     names["registry"] = list(torch.serialization._package_registry)
     names["modes"] = torch._C._len_torch_function_stack()
     return names
