@@ -439,6 +439,7 @@ def _begin():
         if _users == 0:
             for patch in list(_patches()):
                 _exchange(*patch)
+            _undo.append(_cuda_module.keep_cudas_start())
             entry = (0, _tag, _restore)
             torch.serialization._package_registry.insert(0, entry)
             _undo.append(lambda: torch.serialization._package_registry.remove(entry))

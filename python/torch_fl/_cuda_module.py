@@ -220,6 +220,25 @@ class _Module(types.ModuleType):
         return sorted({*dir(self._original), *dir(self._source)})
 
 
+def keep_cudas_start():
+    """CUDA's start in C writes names straight into the namespace of the module that it finds as
+    torch.cuda: while it runs, that is torch.cuda itself. Answers what undoes this."""
+    start = CUDA._lazy_init
+
+    @functools.wraps(start)
+    def call():
+        shown = sys.modules["torch.cuda"]
+        sys.modules["torch.cuda"] = CUDA
+        try:
+            start()
+        finally:
+            if CUDA._lazy_init is call:
+                sys.modules["torch.cuda"] = shown
+
+    CUDA._lazy_init = call
+    return lambda: setattr(CUDA, "_lazy_init", start)
+
+
 def patches():
     """(object, name, new value) for torch.cuda, its name on torch, and its submodules."""
     module = _Module("torch.cuda", flagos, CUDA)

@@ -4,6 +4,7 @@ a process that never does keeps PyTorch's own."""
 
 import torch
 
+from torch_fl import routes
 from torch_fl._wrapped import TABLE, TWIN, Row, _mark, on_flagos, on_flagos_storage
 
 
@@ -112,11 +113,24 @@ class CudaRow(QueueRow):
 _before = []  # Whether the queue was on, of each capture and pool that is in use.
 
 
-def _off_from(original):
+def _make_handles():
+    """CUDA makes no handle of a library while it captures, and so far the worker has made them for
+    itself. Those of this thread are made on the default stream, as a program that warms up there does."""
+    default = torch.flagos.default_stream()
+    with torch.no_grad(), torch._C.DisableTorchFunction(), torch.flagos.stream(default):
+        one = torch.ones(1, 1, dtype=torch.float32, device=default.device)
+        torch.mm(one, one)
+        if any("convolution" in row.name for row in routes.report().rows):
+            torch.conv2d(one[None, None], one[None, None])
+
+
+def _off_from(original, first=lambda: None):
     def begin(*args, **kwargs):
         before = torch.ops.flagos.queue_is_on()
         torch.ops.flagos.queue_set(False)
         try:
+            if before:
+                first()
             result = original(*args, **kwargs)
         except BaseException:
             torch.ops.flagos.queue_set(before)
@@ -125,6 +139,10 @@ def _off_from(original):
         return result
 
     return _mark(begin, original)
+
+
+def _capture_from(original):
+    return _off_from(original, _make_handles)
 
 
 def _as_before(original):
@@ -185,7 +203,7 @@ _POOL = (
 )
 
 for _owner, _name, _wrap, _why, _what in (
-    (torch.cuda.CUDAGraph, "capture_begin", _off_from, _GRAPH, _OFF),
+    (torch.cuda.CUDAGraph, "capture_begin", _capture_from, _GRAPH, _OFF),
     (torch.cuda.CUDAGraph, "capture_end", _as_before, _GRAPH, _BACK),
     (torch.cuda.CUDAGraph, "replay", _drain_first, _GRAPH, "waits for what is queued"),
     (torch.cuda.memory, "_cuda_beginAllocateCurrentThreadToPool", _off_from, _POOL, _OFF),
