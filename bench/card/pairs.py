@@ -109,8 +109,9 @@ def worker(torch, device):
             loaded["run"] = workloads.ALL[name](device, **short)
             loaded["run"]()
             return {}
-        outputs, answer = timed(torch, device, loaded["run"])
-        return answer | {"hash": digest(torch, outputs)}
+        with processes.one_processor():
+            outputs, answer = timed(torch, device, loaded["run"])
+        return answer | ({"hash": digest(torch, outputs)} if name == "hash" else {})
 
     return respond
 
@@ -135,8 +136,8 @@ def judge(name, side, rounds):
         max(row[key] for row in ours) / max(row[key] for row in native)
         for key in ("allocated", "reserved")
     ]
-    hashes = {row["hash"] for row in native}
-    same = hashes == {row["hash"] for row in ours}
+    hashes = {row["hash"] for row in native if "hash" in row}
+    same = hashes == {row["hash"] for row in ours if "hash" in row}
     bits = "native differs from itself" if len(hashes) > 1 else "identical" if same else "DIFFERENT"
     bar = BARS[side].get(name)
     met = (bar is None or ratio >= bar) and memory[0] <= MEMORY_MOST[side] and bits != "DIFFERENT"
@@ -153,11 +154,14 @@ def measure(name, sides, count, seconds, log):
     processes.ask_all(sides, f"load {name} short" if seconds else f"load {name}")
     for side in sides:
         side.ask("run")
+    # A hash takes longer than a short run.
+    hashed = 8 if seconds else 1
     rounds, end = [], time.perf_counter() + (seconds or 0)
     for turn in itertools.count():
         if time.perf_counter() > end if seconds else turn == count:
             break
-        rounds.append(processes.in_turn(sides, "run", turn))
+        command = "run hash" if turn % hashed == 0 else "run"
+        rounds.append(processes.in_turn(sides, command, turn))
         log.write(json.dumps({"workload": name, "round": turn, **rounds[-1]}) + "\n")
         log.flush()
     verdicts = [judge(name, side.name, rounds) for side in sides if side.name in BARS]

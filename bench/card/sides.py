@@ -2,10 +2,11 @@
 
 A process is native CUDA, flagos, or flagos with the launch queue: once flagos is PyTorch's
 accelerator, plain CUDA tensors cannot be differentiated beside it. Each is this folder's script with
---worker; it answers a line of JSON for each line of text, so that only one works at a time. All call
-from the same processor: on a virtual machine one may be half as fast as the next for a minute.
+--worker; it answers a line of JSON for each line of text, so that only one works at a time. What is timed is
+called from one processor: on a virtual machine one may be half as fast as the next for a minute.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -65,6 +66,18 @@ def in_turn(sides, command, turn):
     return {side.name: side.ask(command) for side in sides[first:] + sides[:first]}
 
 
+@contextlib.contextmanager
+def one_processor():
+    """The calling thread on the processor that all sides call from; threads that exist, as the launch
+    queue's worker and the one of a backward pass, may run anywhere."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 def finish(torch, device):
     """Wait for all that was called on this side, the launch queue included."""
     if device == "flagos":
@@ -84,9 +97,6 @@ def serve(name, make):
         import torch_fl  # noqa: F401
 
         device = "flagos"
-    # The launch queue's worker, which this starts, and CUDA's own threads may run anywhere.
-    (torch.ones(1, device=device) + 1).item()
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     respond = make(torch, device)
     for line in sys.stdin:
         try:
