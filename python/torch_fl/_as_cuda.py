@@ -254,11 +254,7 @@ def _for_devices(function):
     def meant(value):
         return [*map(to_flagos, value)] if isinstance(value, (list, tuple)) else to_flagos(value)
 
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        return function(*map(meant, args), **{name: meant(kwargs[name]) for name in kwargs})
-
-    return call
+    return translated(function, meant)
 
 
 def _profiled(init):

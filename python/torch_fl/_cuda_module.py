@@ -75,14 +75,12 @@ def to_flagos(value):
     return value
 
 
-def translated(function):
+def translated(function, meant=to_flagos):
     """`function` with "cuda" taken for "flagos" in its arguments."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        return function(
-            *map(to_flagos, args), **{name: to_flagos(value) for name, value in kwargs.items()}
-        )
+        return function(*map(meant, args), **{name: meant(kwargs[name]) for name in kwargs})
 
     return call
 

@@ -13,6 +13,7 @@ def test_the_accelerator_is_cuda():
         assert accelerator.current_accelerator() == torch.device("cuda")
         assert accelerator.current_accelerator(True).type == "cuda"
         assert accelerator.current_stream("cuda:0").device == torch.device("cuda", 0)
+        assert accelerator.current_stream("cuda").device_index == 0
         assert torch.get_device_module() is torch.cuda and accelerator.is_available()
         accelerator.set_device_index("cuda:0")
         accelerator.synchronize(torch.device("cuda"))

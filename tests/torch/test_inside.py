@@ -66,25 +66,25 @@ FOUND = {
     "gpu autocast": torch.get_autocast_gpu_dtype,
     "torch.cuda": lambda: (torch.cuda.is_available(), torch.cuda.device_count()),
     "names of torch.cuda": lambda: (torch.cuda.Stream, torch.cuda.memory.memory_stats),
-    "no cuda": lambda: outcome(lambda: torch.ones(2, device="cuda")),
-    "no generator": lambda: outcome(lambda: torch.Generator("cuda")),
-    "no storage": lambda: outcome(lambda: torch.UntypedStorage(2, device="cuda")),
+    "no cuda": lambda: outcome(lambda: torch.ones(2, device="cuda").device),
+    "no generator": lambda: outcome(lambda: torch.Generator("cuda").device),
+    "no storage": lambda: outcome(lambda: torch.UntypedStorage(2, device="cuda").device),
     "built": torch.backends.cuda.is_built,
     "cudnn": lambda: (torch.backends.cudnn.is_acceptable(x), torch.backends.cudnn.version()),
     "accelerator": torch.accelerator.current_accelerator,
     "backward": lambda: torch.autograd.grad((x * 2).sum(), x)[0].device,
     "thread": lambda: in_a_thread(lambda: (x.device, torch.Generator("flagos").device)),
     "context": lambda: within(torch.device("flagos"), lambda: torch.ones(1).device),
-    "loaded": lambda: outcome(lambda: loaded("cuda:0")),
+    "loaded": lambda: outcome(lambda: loaded("cuda:0").device),
 }
 
 
 def outcome(call):
-    """Where the result of a call is, or how it fails: without a card, PyTorch has no cuda."""
+    """What it answers, or how it fails: without a card, PyTorch has no cuda."""
     try:
-        return call().device
-    except (RuntimeError, AssertionError) as error:
-        return type(error), str(error).splitlines()[0]
+        return call()
+    except Exception as error:
+        return type(error), str(error)
 
 
 def within(context, call):
@@ -180,13 +180,13 @@ def test_a_thread_that_outlives_the_block():
         def later():
             go.wait(60)
             answer.append(torch.ones(1, device="flagos").device)
-            answer.append(outcome(lambda: torch.ones(1, device="cuda")))
+            answer.append(outcome(lambda: torch.ones(1, device="cuda").device))
 
         thread = threading.Thread(target=later)
         thread.start()
     go.set()
     thread.join()
-    assert answer == [FLAGOS, outcome(lambda: torch.ones(1, device="cuda"))]
+    assert answer == [FLAGOS, outcome(lambda: torch.ones(1, device="cuda").device)]
 
 
 # --- what objects say ----------------------------------------------------------------------------
@@ -242,14 +242,6 @@ def test_objects_that_say_cuda_still_work():
     )
 
 
-def test_the_accelerator_is_cuda():
-    with torch_fl.as_cuda():
-        assert torch.accelerator.current_accelerator().type == "cuda"
-        torch.accelerator.set_device_index("cuda:0")
-        torch.accelerator.synchronize(torch.device("cuda"))
-        assert torch.accelerator.current_stream("cuda").device_index == 0
-
-
 def test_files_name_the_device_that_there_is(tmp_path):
     """So that they are read without as_cuda as well."""
     with torch_fl.as_cuda():
@@ -257,13 +249,6 @@ def test_files_name_the_device_that_there_is(tmp_path):
         torch.save(x.detach(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     for name in ("new.pt", "old.pt"):
         assert torch.load(tmp_path / name).device == FLAGOS
-
-
-def outcome(call):
-    try:
-        return call()
-    except Exception as error:
-        return type(error), str(error)
 
 
 @pytest.mark.parametrize(
