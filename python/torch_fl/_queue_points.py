@@ -115,13 +115,27 @@ _before = []  # Whether the queue was on, of each capture and pool that is in us
 
 def _make_handles():
     """CUDA makes no handle of a library while it captures, and so far the worker has made them for
-    itself. Those of this thread are made on the default stream, as a program that warms up there does."""
+    itself. Those of this thread are made on the default stream, as a program that warms up there does,
+    and so are those of the thread in which autograd calls for this device, unless gradients are off."""
+    called = " ".join(row.name for row in routes.report().rows)
+    wants_gradients = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     default = torch.flagos.default_stream()
-    with torch.no_grad(), torch._C.DisableTorchFunction(), torch.flagos.stream(default):
-        one = torch.ones(1, 1, dtype=torch.float32, device=default.device)
-        torch.mm(one, one)
-        if any("convolution" in row.name for row in routes.report().rows):
-            torch.conv2d(one[None, None], one[None, None])
+    with (
+        torch.inference_mode(False),
+        torch.set_grad_enabled(wants_gradients),
+        torch._C.DisableTorchFunction(),
+        torch.flagos.stream(default),
+    ):
+        one = torch.ones(
+            1, 1, dtype=torch.float32, device=default.device, requires_grad=wants_gradients
+        )
+        results = [torch.mm(one, one)]
+        if "convolution" in called or "cudnn" in called:
+            results.append(torch.conv2d(one[None, None], one[None, None]))
+        if "linalg" in called or "cholesky" in called:
+            results.append(torch.linalg.cholesky_ex(one)[0])
+        if wants_gradients:
+            torch.autograd.grad([result.sum() for result in results], one)
 
 
 def _off_from(original, first=lambda: None):
