@@ -9,7 +9,16 @@ import ctypes
 import torch
 
 from torch_fl import _C
-from torch_fl._wrapped import TWIN, Row, _mark, is_plain, on_flagos, on_flagos_property, twin_of
+from torch_fl._wrapped import (
+    TWIN,
+    Row,
+    _mark,
+    is_plain,
+    on_flagos,
+    on_flagos_property,
+    on_flagos_storage,
+    twin_of,
+)
 
 CPU = torch.utils.dlpack.DLDeviceType.kDLCPU
 
@@ -186,6 +195,28 @@ for _module in (torch.utils.dlpack, torch):
         none='`device="flagos"` copies; flagos tensors stay on flagos',
         cuda='`device="flagos"` takes CUDA memory without a copy; flagos tensors stay on flagos, and so do their capsules',
     )
+
+# --- byte order ----------------------------------------------------------------------------------
+
+
+def _byteswap(original, self, *arguments):
+    if TWIN == "cpu":
+        return original(self, *arguments)
+    host = self.cpu()
+    result = original(host, *arguments)
+    self.copy_(host)
+    return result
+
+
+Row(
+    torch.UntypedStorage,
+    "_byteswap",
+    on_flagos_storage(_byteswap),
+    why="C++ swaps the bytes where they lie, with the host's own loads and stores",
+    cpu="swaps the bytes in place",
+    none="swaps them in a copy on the host, and copies that back",
+    cuda="swaps them in a copy on the host, and copies that back",
+)
 
 # --- CUDA's array interface ----------------------------------------------------------------------
 

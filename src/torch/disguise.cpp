@@ -367,8 +367,7 @@ bool call_in_disguise(const c10::OperatorHandle &op, Stack *stack) {
 // for.
 bool can_be_disguised(const at::Tensor &tensor) {
     const c10::DispatchKeySet keys = tensor.unsafeGetTensorImpl()->key_set();
-    return !keys.has_any(kWrapperKeys) &&
-           (!is_flagos(tensor) || (keys.raw_repr() & twin.special_keys) == 0);
+    return !keys.has_any(kWrapperKeys) && (!is_flagos(tensor) || !is_special(keys));
 }
 
 c10::BoxedKernel disguised_kernel(const c10::OperatorHandle &op) {

@@ -1,7 +1,8 @@
 // ops_attention.cpp: the composite asks for the device of its operands before it takes the kernel
 // that it chose, and knows no flash attention on an unknown device. On an accelerator twin the
 // plain cases go straight to the twin's choice, with autograd's own formulas for those operators;
-// all others (masks, padding, wrappers of transforms) run as the twin's composite in disguise.
+// all others (masks, padding, wrappers of transforms) run as the twin's composite in disguise. The
+// choice that is made of plain operators asks for no device, and takes half the time undisguised.
 #include "ops_attention.h"
 
 #include "disguise.h"
@@ -25,8 +26,7 @@ constexpr int64_t kFlashWidth = 8; // Flash attention takes multiples of it, the
 bool is_plain(const Tensor &tensor) {
     const c10::DispatchKeySet keys = tensor.unsafeGetTensorImpl()->key_set();
     return ShadowFrame::needs_shadow(tensor) && tensor.dim() == 4 &&
-           !keys.has_any(c10::python_ks) && (keys.raw_repr() & twin.special_keys) == 0 &&
-           tensor.size(3) % kFlashWidth == 0;
+           !keys.has_any(c10::python_ks) && !is_special(keys);
 }
 
 // A fake tensor, or another class of Python's in the place of a flagos tensor: its attributes
@@ -46,6 +46,32 @@ int64_t choice_for_wrapped(const Tensor &query, const Tensor &key, const Tensor 
                                                    scale, grouped);
 }
 
+// One of the operators that the composite chooses between, of operands that it would hand on as
+// they are.
+Tensor call_chosen(sdp::SDPBackend choice, const Tensor &query, const Tensor &key,
+                   const Tensor &value, double dropout, bool causal, std::optional<double> scale,
+                   bool grouped) {
+    const bool needs_gradient =
+        at::GradMode::is_enabled() &&
+        (query.requires_grad() || key.requires_grad() || value.requires_grad());
+    switch (choice) {
+    case sdp::SDPBackend::flash_attention:
+        return std::get<0>(at::_scaled_dot_product_flash_attention(
+            query, key, value, dropout, causal, /*return_debug_mask=*/false, scale));
+    case sdp::SDPBackend::efficient_attention:
+        return std::get<0>(at::_scaled_dot_product_efficient_attention(
+            query, key, value, std::nullopt, needs_gradient, dropout, causal, scale));
+    case sdp::SDPBackend::cudnn_attention:
+        return std::get<0>(at::_scaled_dot_product_cudnn_attention(
+            query, key, value, std::nullopt, needs_gradient, dropout, causal,
+            /*return_debug_mask=*/false, scale));
+    default:
+        return std::get<0>(
+            at::_scaled_dot_product_attention_math(query, key, value, std::nullopt, dropout, causal,
+                                                   /*dropout_mask=*/std::nullopt, scale, grouped));
+    }
+}
+
 const c10::BoxedKernel *left_to_disguise;
 const c10::OperatorHandle *handle;
 
@@ -57,30 +83,15 @@ Tensor attention(const Tensor &query, const Tensor &key, const Tensor &value,
     if ((plain || wrapped) && !mask.has_value() && query.scalar_type() == key.scalar_type() &&
         query.scalar_type() == value.scalar_type() && query.device() == key.device() &&
         query.device() == value.device()) {
-        const bool needs_gradient =
-            at::GradMode::is_enabled() &&
-            (query.requires_grad() || key.requires_grad() || value.requires_grad());
-        auto choice = static_cast<sdp::SDPBackend>(
+        const auto choice = static_cast<sdp::SDPBackend>(
             plain ? ops::fused_sdp_choice(query, key, value, mask, dropout, causal, scale, grouped)
                   : choice_for_wrapped(query, key, value, dropout, causal, scale, grouped));
-        if (wrapped && (grouped || (choice == sdp::SDPBackend::flash_attention &&
-                                    query.size(3) % kFlashWidth != 0))) {
-            choice = sdp::SDPBackend::math; // The composite's own work: repeating, padding.
-        }
-        FL_COUNT_CALL("aten::scaled_dot_product_attention", FL_ROUTE_OWN);
-        switch (choice) {
-        case sdp::SDPBackend::flash_attention:
-            return std::get<0>(at::_scaled_dot_product_flash_attention(
-                query, key, value, dropout, causal, /*return_debug_mask=*/false, scale));
-        case sdp::SDPBackend::efficient_attention:
-            return std::get<0>(at::_scaled_dot_product_efficient_attention(
-                query, key, value, std::nullopt, needs_gradient, dropout, causal, scale));
-        case sdp::SDPBackend::cudnn_attention:
-            return std::get<0>(at::_scaled_dot_product_cudnn_attention(
-                query, key, value, std::nullopt, needs_gradient, dropout, causal,
-                /*return_debug_mask=*/false, scale));
-        default:
-            break;
+        const bool pads = choice == sdp::SDPBackend::flash_attention &&
+                          (query.size(3) % kFlashWidth != 0 || value.size(3) % kFlashWidth != 0);
+        if (!pads && !(wrapped && (grouped || choice == sdp::SDPBackend::math)) &&
+            choice != sdp::SDPBackend::error) {
+            FL_COUNT_CALL("aten::scaled_dot_product_attention", FL_ROUTE_OWN);
+            return call_chosen(choice, query, key, value, dropout, causal, scale, grouped);
         }
     }
     return c10::impl::BoxedKernelWrapper<Attention::schema>::call(

@@ -156,8 +156,7 @@ template <class Choose>
 int64_t known_choice(const std::array<const Tensor *, 4> &tensors, double dropout, bool causal,
                      std::optional<double> scale, bool grouped, const Choose &choose) {
     const auto is_plain = [](const Tensor *tensor) {
-        return tensor == nullptr ||
-               (tensor->unsafeGetTensorImpl()->key_set().raw_repr() & twin.special_keys) == 0;
+        return tensor == nullptr || !is_special(tensor->unsafeGetTensorImpl()->key_set());
     };
     if (C10_LIKELY(!queue_is_on()) || !std::all_of(tensors.begin(), tensors.end(), is_plain)) {
         return choose();

@@ -263,12 +263,14 @@ OperatorPlan::OperatorPlan(const c10::OperatorHandle &op, fl_slot *operator_slot
     }
     for (const c10::Argument &result : schema.returns()) {
         returns_view |= aliases_without_writing(result);
+        returns_object |= result.type()->kind() == c10::TypeKind::ClassType;
     }
     counts_versions &= !op.hasKernelForDispatchKey(c10::DispatchKey::ADInplaceOrView);
     structural = is_structural(*this, op);
     custom = std::string_view(slot->name).rfind("aten::", 0) != 0;
     calls_libraries = fl_torch::calls_libraries(slot->name);
     asks_gradient = std::string_view(slot->name) == "aten::_sparse_mm_reduce_impl";
+    traced_in_parts = std::string_view(slot->name) == kTracedInParts;
 }
 
 void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *stack) {
@@ -291,7 +293,8 @@ void route_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *
     }
     fl_tally_count(thread_state().tally, plan.slot, kind);
     if (C10_UNLIKELY(plan.custom) && twin.present && kind == FL_ROUTE_NATIVE &&
-        (plan.returns_view || is_recorded(plan, arguments)) && call_recorded(plan, op, stack)) {
+        (plan.returns_view || (!plan.returns_object && is_recorded(plan, arguments))) &&
+        call_recorded(plan, op, stack)) {
         return;
     }
     if (C10_LIKELY(kind == FL_ROUTE_NATIVE)) {
@@ -321,6 +324,9 @@ void serve_call(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack *
 }
 
 void RoutedOperator::operator()(const c10::OperatorHandle &op, c10::DispatchKeySet, Stack *stack) {
+    if (C10_UNLIKELY(is_traced(plan_))) {
+        return op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
+    }
     serve_call(plan_, op, stack);
 }
 

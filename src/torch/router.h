@@ -8,7 +8,9 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <string_view>
 #include <vector>
 
 namespace fl_torch {
@@ -20,6 +22,10 @@ struct KindKeys {
 };
 
 // What the router must know of an operator, read once from its schema.
+// With composites that are taken apart anyway it is the only one that the tracer leaves to its
+// parts.
+constexpr std::string_view kTracedInParts = "aten::convolution";
+
 struct OperatorPlan {
     struct Argument {
         uint16_t index;
@@ -40,6 +46,8 @@ struct OperatorPlan {
     bool custom = false;
     // PyTorch counts the versions of what the operator writes to (lists of tensors) in its kernel.
     bool counts_versions = false;
+    // PyTorch's tracer records what the operator calls in place of it.
+    bool traced_in_parts = false;
     // The kernel does other work when an operand wants a gradient.
     bool asks_gradient = false;
     DeviceRule device_rule;
@@ -47,11 +55,19 @@ struct OperatorPlan {
     bool draws = false;           // Some argument is a generator.
     bool calls_libraries = false; // Those that keep something for each thread; on_worker.h.
     bool returns_view = false;    // Some result aliases an argument that is not written to.
+    bool returns_object =
+        false; // Some result is a library's object, which no gradient goes through.
     uint16_t arguments = 0, returns = 0;
     uint32_t host_results = 0;         // Bit i: result i lies on the host by its meaning.
     std::vector<Argument> relevant;    // Those that may hold tensors, devices or generators.
     std::vector<WantedLayout> layouts; // Layouts to prepare before anything is shown.
 };
+
+// Whether the parts of this operator have to be seen: torch.jit.trace records this thread's calls.
+inline bool is_traced(const OperatorPlan &plan) {
+    return plan.traced_in_parts &&
+           c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer);
+}
 
 // The kernel of one operator. Lives in the dispatcher.
 class RoutedOperator final : public c10::OperatorKernel {

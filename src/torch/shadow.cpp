@@ -1,11 +1,10 @@
-// shadow.cpp: binding, write-back and adoption. See shadow.h for the rules.
+// shadow.cpp: binding and write-back. See shadow.h for the rules.
 //
 // Relies on the layout of c10::TensorImpl's protected fields, which a derived class may read and
 // write; nothing else of the adapter does.
 #include "shadow.h"
 
 #include "check.h"
-#include "late_free.h"
 #include "queue.h"
 #include "shadow_index.h"
 #include "special.h"
@@ -14,20 +13,9 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StorageImpl.h>
 
-#include <unordered_map>
-
 namespace fl_torch {
 
 namespace {
-
-// A window on the protected fields of tensors that are not ours to derive.
-struct Fields : c10::TensorImpl {
-    using TensorImpl::device_opt_;
-    using TensorImpl::key_set_;
-    static Fields &of(c10::TensorImpl *impl) {
-        return *static_cast<Fields *>(impl);
-    }
-};
 
 // The allocator of a shadow's storage: whatever allocator the twin has when the callee resizes, for
 // a user may exchange it at any time.
@@ -52,10 +40,6 @@ c10::DataPtr owning_pointer(void *pointer, const c10::Storage &owner, c10::Devic
     auto *keep = new c10::Storage(owner);
     return c10::DataPtr(
         pointer, keep, [](void *context) { delete static_cast<c10::Storage *>(context); }, device);
-}
-
-bool is_special(const c10::TensorImpl *impl) {
-    return (impl->key_set().raw_repr() & twin.special_keys) != 0;
 }
 
 } // namespace
@@ -94,7 +78,7 @@ bool Shadow::use_count_is_one() const {
     return c10::raw::intrusive_ptr::use_count(const_cast<Shadow *>(this)) == 1;
 }
 
-void Shadow::bind_fields(const at::Tensor &tensor, bool written) {
+C10_ALWAYS_INLINE void Shadow::bind_fields(const at::Tensor &tensor, bool written) {
     auto *const source = static_cast<Shadow *>(tensor.unsafeGetTensorImpl());
     original_ = &tensor;
     written_ = written;
@@ -159,7 +143,7 @@ void Shadow::record(const at::Tensor &tensor, bool written, Shadow *lender) {
     original_storage_ = nullptr;
 }
 
-void Shadow::bind_memory(const at::Tensor &tensor, bool written) {
+C10_ALWAYS_INLINE void Shadow::bind_memory(const at::Tensor &tensor, bool written) {
     original_storage_ = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     c10::StorageImpl *const shown = own_storage_.unsafeGetStorageImpl();
     c10::StorageImpl *const source = original_storage_;
@@ -296,11 +280,29 @@ bool Shadow::release_slow() {
     return false;
 }
 
+at::Tensor wanting_gradient(const at::Tensor &shadow) {
+    at::Tensor stand_in(shadow.unsafeGetTensorImpl()->shallow_copy_and_detach(
+        c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
+    // Not by Tensor::set_requires_grad, which takes a tensor without autograd's keys for one of
+    // inference mode.
+    auto meta = c10::impl::GetAutogradMetaFactory()->make();
+    meta->set_requires_grad(true, stand_in.unsafeGetTensorImpl());
+    stand_in.unsafeGetTensorImpl()->set_autograd_meta(std::move(meta));
+    return stand_in;
+}
+
+c10::Storage owning_storage(const c10::Storage &inner, c10::Device device) {
+    auto *const source = inner.unsafeGetStorageImpl();
+    return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), source->nbytes(),
+        owning_pointer(const_cast<void *>(source->data()), inner, device),
+        c10::GetAllocator(device.type()), /*resizable=*/true));
+}
+
 // --- the shadows of one call ------------------------------------------------------------------
 
 struct ShadowFrame::Extra {
-    ShadowIndex index;
-    uint32_t indexed = 0;
+    std::unique_ptr<ShadowIndex> index; // Of all that is shown, once that is much.
     SpecialShadows special;
 };
 
@@ -313,10 +315,54 @@ ShadowFrame::Extra &ShadowFrame::extra() {
 
 ThreadState::Slot &ShadowFrame::show_lvalue(const at::Tensor &tensor, bool written) {
     drain_queue(); // What is shown is about to be read or written by somebody who does not queue.
-    if (C10_UNLIKELY(is_special(tensor.unsafeGetTensorImpl()))) {
+    if (C10_UNLIKELY(is_special(tensor.unsafeGetTensorImpl()->key_set()))) {
         return extra().special.show(*this, tensor, written);
     }
     return show_plain<false>(tensor, written);
+}
+
+// The shadow of a tensor that was shown before, or nullptr; then `lender` shows its storage, or is
+// nullptr too.
+ThreadState::Slot *ShadowFrame::find_shown(const at::Tensor &tensor, bool written,
+                                           Shadow *&lender) {
+    const c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
+    const c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
+    uint32_t same = ShadowIndex::kNone;
+    if (C10_LIKELY(state_.top - base_ < ShadowIndex::kFew)) {
+        for (uint32_t i = base_; i < state_.top; i++) {
+            Shadow &shadow = state_.shadow(i);
+            if (shadow.original().unsafeGetTensorImpl() == impl) {
+                same = i;
+                break;
+            }
+            if (C10_UNLIKELY(storage != nullptr && shadow.original_storage() == storage)) {
+                lender = &shadow;
+            }
+        }
+    } else {
+        std::unique_ptr<ShadowIndex> &index = extra().index;
+        if (index == nullptr) {
+            index = state_.index ? std::move(state_.index) : std::make_unique<ShadowIndex>();
+            index->begin();
+            for (uint32_t i = base_; i < state_.top; i++) {
+                const Shadow &shadow = state_.shadow(i);
+                index->enter(shadow.original().unsafeGetTensorImpl(), shadow.original_storage(), i,
+                             state_);
+            }
+        }
+        const ShadowIndex::Found found = index->enter(impl, storage, state_.top, state_);
+        same = found.same;
+        if (found.sharing != ShadowIndex::kNone) {
+            lender = &state_.shadow(found.sharing);
+        }
+    }
+    if (same == ShadowIndex::kNone) {
+        return nullptr;
+    }
+    if (written && !state_.shadow(same).written()) {
+        state_.shadow(same).mark_written();
+    }
+    return &state_.slot(same);
 }
 
 template <bool kStorageOnly>
@@ -324,40 +370,16 @@ ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool writte
     if constexpr (kStorageOnly) {
         drain_queue();
     }
-    c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
-    const c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
-    const uint64_t bit = ShadowIndex::bit_of(impl, storage);
+    const c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
+    const uint64_t bit = ShadowIndex::bit_of(impl, impl->unsafe_storage().unsafeGetStorageImpl());
     Shadow *lender = nullptr;
-    const auto again = [&](uint32_t i) -> ThreadState::Slot & {
-        if (written && !state_.shadow(i).written()) {
-            state_.shadow(i).mark_written();
-        }
-        return state_.slot(i);
-    };
-    if (C10_LIKELY((seen_ & bit) == 0)) {
+    // Once what is shown is in an index, all that follows has to be.
+    if (C10_LIKELY((seen_ & bit) == 0 && state_.top - base_ < ShadowIndex::kFew)) {
         seen_ |= bit;
-    } else if (C10_LIKELY(state_.top - base_ <= ShadowIndex::kFew)) {
-        for (uint32_t i = base_; i < state_.top; i++) {
-            Shadow &shadow = state_.shadow(i);
-            if (shadow.original().unsafeGetTensorImpl() == impl) {
-                return again(i);
-            }
-            if (C10_UNLIKELY(storage != nullptr && shadow.original_storage() == storage)) {
-                lender = &shadow;
-            }
-        }
-    } else {
-        Extra &extra = this->extra();
-        for (uint32_t i = base_ + extra.indexed; i < state_.top; i++, extra.indexed++) {
-            extra.index.add(state_.shadow(i), i);
-        }
-        const ShadowIndex::Found found = extra.index.find(impl, storage, state_);
-        if (found.same != ShadowIndex::kNone) {
-            return again(found.same);
-        }
-        lender = found.sharing == ShadowIndex::kNone ? nullptr : &state_.shadow(found.sharing);
+    } else if (ThreadState::Slot *const found = find_shown(tensor, written, lender)) {
+        return *found;
     }
-    if (C10_UNLIKELY(state_.top == state_.chunks.size() * ThreadState::kChunk)) {
+    if (C10_UNLIKELY(state_.top == state_.capacity)) {
         state_.grow();
     }
     ThreadState::Slot &slot = state_.slot(state_.top);
@@ -376,15 +398,13 @@ ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool writte
 template ThreadState::Slot &ShadowFrame::show_plain<true>(const at::Tensor &, bool);
 
 void ShadowFrame::show_autograd() {
+    counts_versions_ = true;
     each(&Shadow::show_autograd);
 }
 
 void ShadowFrame::show_versions() {
+    counts_versions_ = true;
     each(&Shadow::show_versions);
-}
-
-void ShadowFrame::return_versions() {
-    each(&Shadow::return_versions);
 }
 
 void ShadowFrame::commit_special() {
@@ -392,6 +412,9 @@ void ShadowFrame::commit_special() {
 }
 
 void ShadowFrame::release() {
+    if (C10_UNLIKELY(counts_versions_)) {
+        each(&Shadow::return_versions);
+    }
     if (C10_UNLIKELY(extra_ != nullptr)) {
         extra_->special.drop();
     }
@@ -403,8 +426,13 @@ void ShadowFrame::release() {
             state_.slot(state_.top) = Shadow::create();
         }
     }
-    delete extra_;
-    extra_ = nullptr;
+    if (C10_UNLIKELY(extra_ != nullptr)) {
+        if (extra_->index != nullptr) {
+            state_.index = std::move(extra_->index);
+        }
+        delete extra_;
+        extra_ = nullptr;
+    }
 }
 
 const at::Tensor &ShadowFrame::original_of(const at::Tensor &result) const {
@@ -432,164 +460,6 @@ const at::Tensor *ShadowFrame::lender_of(const c10::StorageImpl *storage) const 
 
 at::QuantizerPtr ShadowFrame::quantizer_behind(const at::QuantizerPtr &shown) const {
     return extra_ == nullptr ? nullptr : extra_->special.quantizer_behind(shown);
-}
-
-// --- results ----------------------------------------------------------------------------------
-
-void set_label(c10::TensorImpl *impl, c10::DispatchKeySet keys, c10::Device device) {
-    Fields &fields = Fields::of(impl);
-    fields.key_set_ = keys;
-    fields.device_opt_ = device;
-}
-
-at::Tensor wanting_gradient(const at::Tensor &shadow) {
-    at::Tensor stand_in(shadow.unsafeGetTensorImpl()->shallow_copy_and_detach(
-        c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
-    // Not by Tensor::set_requires_grad, which takes a tensor without autograd's keys for one of
-    // inference mode.
-    auto meta = c10::impl::GetAutogradMetaFactory()->make();
-    meta->set_requires_grad(true, stand_in.unsafeGetTensorImpl());
-    stand_in.unsafeGetTensorImpl()->set_autograd_meta(std::move(meta));
-    return stand_in;
-}
-
-c10::Storage owning_storage(const c10::Storage &inner, c10::Device device) {
-    auto *const source = inner.unsafeGetStorageImpl();
-    return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), source->nbytes(),
-        owning_pointer(const_cast<void *>(source->data()), inner, device),
-        c10::GetAllocator(device.type()), /*resizable=*/true));
-}
-
-void relabel(c10::TensorImpl *impl) {
-    Fields &fields = Fields::of(impl);
-    const c10::Device device = to_flagos(*fields.device_opt_);
-    fields.device_opt_ = device;
-    fields.key_set_ = to_flagos_keys(fields.key_set_);
-    if (c10::StorageImpl *storage = impl->unsafe_storage().unsafeGetStorageImpl()) {
-        storage->_mutable_data_ptr_no_checks().unsafe_set_device(device);
-        // What PyTorch allocates for this storage later (a copy-on-write copy) is labelled so too.
-        storage->set_allocator(c10::GetAllocator(kFlagos));
-        if (C10_UNLIKELY(queue_in_use())) {
-            free_late(storage->_mutable_data_ptr_no_checks(), device.index(), storage->nbytes());
-        }
-    }
-}
-
-void ShadowFrame::adopt(at::Tensor *const *results, size_t count) {
-    bool shared = false;
-    for (size_t i = 0; i < count; i++) {
-        c10::TensorImpl *const impl = results[i]->unsafeGetTensorImpl();
-        if (!results[i]->defined() || impl->device_type() != twin.type) {
-            continue;
-        }
-        c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
-        if (C10_LIKELY(storage != nullptr && results[i]->use_count() == 1 &&
-                       c10::raw::intrusive_ptr::use_count(storage) == 1 && !is_special(impl))) {
-            relabel(impl);
-        } else if (const at::Tensor &original = original_of(*results[i]);
-                   !original.is_same(*results[i])) {
-            *results[i] = original;
-        } else {
-            shared = true;
-        }
-    }
-    if (C10_UNLIKELY(shared)) {
-        adopt_shared(results, count);
-    }
-}
-
-namespace {
-
-// A view of `original` with the layout of `view`, with the keys that autograd and autocast need.
-at::Tensor view_of(const at::Tensor &original, const c10::TensorImpl &view) {
-    constexpr auto lazy = c10::DispatchKeySet(
-        {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
-    c10::TensorImpl &base = *original.unsafeGetTensorImpl();
-    c10::DispatchKeySet keys = (base.key_set() - lazy) | (view.key_set() & lazy);
-    if (C10_UNLIKELY(is_special(&base))) {
-        // A plain view of what a nested or quantized tensor lies in: kind and lazy bits are the
-        // view's own.
-        keys = to_flagos_keys(view.key_set() &
-                              c10::DispatchKeySet(c10::DispatchKeySet::RAW, twin.shadow_keys)) |
-               c10::getAutocastRelatedKeySetFromBackend(c10::BackendComponent::PrivateUse1Bit);
-        if (!base.is_inference()) {
-            keys = keys |
-                   c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::PrivateUse1Bit);
-        }
-    }
-    at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
-        c10::TensorImpl::VIEW, c10::Storage(base.unsafe_storage()), keys, view.dtype());
-    result.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes(), view.strides(),
-                                                        view.storage_offset());
-    copy_names(view, *result.unsafeGetTensorImpl());
-    return result;
-}
-
-// A tensor on a storage that owns `result`'s: the twin's own objects stay as they are for whoever
-// else holds them.
-at::Tensor wrapper_of(const at::Tensor &result,
-                      std::unordered_map<const void *, c10::Storage> &wrapped) {
-    c10::TensorImpl &impl = *result.unsafeGetTensorImpl();
-    const c10::Storage &inner = impl.unsafe_storage();
-    c10::Storage &outer = wrapped[inner.unsafeGetStorageImpl()];
-    if (!outer) {
-        outer = owning_storage(inner, to_flagos(impl.device()));
-    }
-    at::Tensor wrapper = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(outer), to_flagos_keys(impl.key_set()), impl.dtype());
-    wrapper.unsafeGetTensorImpl()->set_sizes_and_strides(impl.sizes(), impl.strides(),
-                                                         impl.storage_offset());
-    copy_names(impl, *wrapper.unsafeGetTensorImpl());
-    return wrapper;
-}
-
-} // namespace
-
-void ShadowFrame::adopt_shared(at::Tensor *const *results, size_t count) {
-    // How often the results themselves hold each tensor and storage: what nobody else holds is
-    // relabelled, whatever number of results share it (the outputs of a split of a fresh tensor).
-    std::unordered_map<const void *, uint32_t> holders;
-    const auto is_ours = [](const at::Tensor &t) {
-        return t.defined() && t.unsafeGetTensorImpl()->device_type() == twin.type;
-    };
-    for (size_t i = 0; i < count; i++) {
-        if (is_ours(*results[i])) {
-            c10::TensorImpl *impl = results[i]->unsafeGetTensorImpl();
-            if (++holders[impl] == 1 && impl->unsafe_storage()) {
-                ++holders[impl->unsafe_storage().unsafeGetStorageImpl()];
-            }
-        }
-    }
-    std::unordered_map<const void *, c10::Storage> wrapped;
-    std::vector<c10::TensorImpl *> exclusive;
-    for (size_t i = 0; i < count; i++) {
-        at::Tensor &result = *results[i];
-        if (!is_ours(result)) {
-            continue;
-        }
-        c10::TensorImpl *const impl = result.unsafeGetTensorImpl();
-        if (is_special(impl) || impl->key_set().has_all(c10::mkldnn_ks)) {
-            adopt_special(*this, result);
-            continue;
-        }
-        c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
-        const at::Tensor *const base = lender_of(storage);
-        if (base != nullptr) {
-            result = view_of(*base, *impl);
-        } else if (c10::raw::intrusive_ptr::use_count(impl) == holders[impl] &&
-                   (storage == nullptr ||
-                    c10::raw::intrusive_ptr::use_count(storage) == holders[storage])) {
-            exclusive.push_back(impl); // Relabelled last, so that sharers are still recognised.
-        } else {
-            result = wrapper_of(result, wrapped);
-        }
-    }
-    for (c10::TensorImpl *impl : exclusive) {
-        if (impl->device_type() == twin.type) {
-            relabel(impl);
-        }
-    }
 }
 
 } // namespace fl_torch

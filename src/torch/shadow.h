@@ -103,6 +103,8 @@ class Shadow final : public c10::TensorImpl {
     bool shows_autograd_ = false; // The callee may have given it a gradient or made it want one.
 };
 
+class ShadowIndex;
+
 // Per-thread state of the adapter, reached through one initial-exec TLS load.
 struct ThreadState {
     // Engaged optionals, so that a slot serves as `const Tensor&`, `Tensor&` and
@@ -110,9 +112,14 @@ struct ThreadState {
     using Slot = std::optional<at::Tensor>;
     static constexpr uint32_t kChunk = 64;
 
+    ThreadState();
+    ~ThreadState();
+
     std::vector<std::unique_ptr<Slot[]>> chunks;
     uint32_t top = 0;
+    uint32_t capacity = 0; // Slots in all chunks.
     fl_tally *tally = nullptr;
+    std::unique_ptr<ShadowIndex> index; // Null while a frame of this thread uses it.
 
     Slot &slot(uint32_t index) {
         return chunks[index / kChunk][index % kChunk];
@@ -168,12 +175,12 @@ class ShadowFrame {
     }
 
     // Show what has been shown as it is above autograd, to a callee that may call any operator on
-    // it as a user would; after the call, return_versions.
+    // it as a user would. What it counts as written before the frame ends, also by an exception, is
+    // counted for the originals.
     void show_autograd();
-    // Show it to a callee that counts the versions of what it writes, itself or by the operators
-    // that it calls; likewise.
+    // The same of versions alone, to a callee that counts them itself or by operators that it
+    // calls.
     void show_versions();
-    void return_versions();
 
     // Write back what the callee changed of written operands. Call once, after the call returned.
     void commit() {
@@ -216,6 +223,7 @@ class ShadowFrame {
     ThreadState::Slot &show_lvalue(const at::Tensor &tensor, bool written);
     template <bool kStorageOnly>
     ThreadState::Slot &show_plain(const at::Tensor &tensor, bool written);
+    ThreadState::Slot *find_shown(const at::Tensor &tensor, bool written, Shadow *&lender);
     void each(void (Shadow::*method)()) {
         for (uint32_t i = base_; i < state_.top; i++) {
             (state_.shadow(i).*method)();
@@ -225,7 +233,7 @@ class ShadowFrame {
     void commit_special();
     void release();
 
-    // What few calls need: an index over many shadows (lists of parameters), and the shadows of
+    // What few calls need: the index over many shadows (lists of parameters), and the shadows of
     // tensors that hold other tensors (sparse, quantized, nested), each on the heap.
     struct Extra;
     Extra &extra();
@@ -234,6 +242,7 @@ class ShadowFrame {
     const uint32_t base_;
     Extra *extra_ = nullptr; // Owned; deleted by release.
     uint64_t seen_ = 0;      // A bit of each storage that is shown; many have the same.
+    bool counts_versions_ = false;
 };
 
 // Names of dimensions, or that there are none: kernels read them from operands and write them to

@@ -12,11 +12,20 @@ namespace fl_torch {
 
 // By open addressing: optimisers pass lists of hundreds of tensors, and a node on the heap for each
 // would cost more than to bind it. The keys are the storages of the first shadow that shows each,
-// and all other tensors.
+// and all other tensors. A thread keeps its index, whose entries count for one frame only.
 class ShadowIndex {
   public:
     static constexpr uint32_t kNone = UINT32_MAX;
     static constexpr uint32_t kFew = 24; // So many shadows are looked at one by one.
+
+    // Forget what earlier frames have entered.
+    void begin() {
+        used_ = 0;
+        if (++frame_ == 0) { // The count has come round: entries of old would count again.
+            std::fill(entries_.begin(), entries_.end(), Entry{});
+            frame_ = 1;
+        }
+    }
 
     // One bit of 64 for what may share memory. Where a call has not seen it nothing does, and
     // nobody has to look.
@@ -26,73 +35,66 @@ class ShadowIndex {
         return uint64_t{1} << (address * UINT64_C(0x9E3779B97F4A7C15) >> 58);
     }
 
-    void add(const Shadow &shadow, uint32_t number) {
-        const c10::StorageImpl *const storage = shadow.original_storage();
-        if (storage == nullptr || find(storage) != kNone) {
-            add(static_cast<const void *>(shadow.original().unsafeGetTensorImpl()), number);
-        } else {
-            add(static_cast<const void *>(storage), number);
-        }
-    }
-
-    // The shadow of a tensor, and the first one that shows its storage.
+    // What shows a tensor: its shadow if it has one, and the first that shows its storage. If it
+    // has none, `number` is entered as its shadow's.
     struct Found {
         uint32_t same, sharing;
     };
-    Found find(const c10::TensorImpl *impl, const c10::StorageImpl *storage,
-               ThreadState &state) const {
+    Found enter(const c10::TensorImpl *impl, const c10::StorageImpl *storage, uint32_t number,
+                ThreadState &state) {
         if (storage == nullptr) {
-            return {find(impl), kNone};
+            return {enter(impl, number), kNone};
         }
-        const uint32_t first = find(storage);
+        const uint32_t first = enter(storage, number);
         if (first == kNone || state.shadow(first).original().unsafeGetTensorImpl() == impl) {
             return {first, first};
         }
-        return {find(impl), first};
+        return {enter(impl, number), first};
     }
 
   private:
     struct Entry {
         const void *key = nullptr;
         uint32_t number = kNone;
+        uint32_t frame = 0; // That it counts for.
     };
 
-    uint32_t find(const void *key) const {
-        return entries_.empty() ? kNone : entries_[place(key)].number;
-    }
-    // Unless the key is there already.
-    void add(const void *key, uint32_t number) {
-        if (used_ * 2 >= entries_.size()) {
+    // The number under a key. If there is none, enters this one and answers kNone.
+    uint32_t enter(const void *key, uint32_t number) {
+        if (C10_UNLIKELY(used_ * 2 >= entries_.size())) {
             grow();
         }
-        Entry &entry = entries_[place(key)];
-        if (entry.number == kNone) {
-            entry = {key, number};
-            used_++;
+        Entry &entry = place(key);
+        if (entry.frame == frame_) {
+            return entry.number;
         }
+        entry = {key, number, frame_};
+        used_++;
+        return kNone;
     }
     // Where the key is, or where it would be put. There is always a free place.
-    size_t place(const void *key) const {
+    Entry &place(const void *key) {
         const size_t mask = entries_.size() - 1;
         const auto bits = reinterpret_cast<uintptr_t>(key) >> 4; // The heap aligns to 16 bytes.
         size_t i = (bits ^ (bits >> 12)) & mask;
-        while (entries_[i].number != kNone && entries_[i].key != key) {
+        while (entries_[i].frame == frame_ && entries_[i].key != key) {
             i = (i + 1) & mask;
         }
-        return i;
+        return entries_[i];
     }
     void grow() {
         std::vector<Entry> old(std::max<size_t>(256, entries_.size() * 4));
         old.swap(entries_);
         for (const Entry &entry : old) {
-            if (entry.number != kNone) {
-                entries_[place(entry.key)] = entry;
+            if (entry.frame == frame_) {
+                place(entry.key) = entry;
             }
         }
     }
 
     std::vector<Entry> entries_; // A power of two of them, or none.
     size_t used_ = 0;
+    uint32_t frame_ = 1;
 };
 
 } // namespace fl_torch

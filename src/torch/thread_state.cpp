@@ -1,10 +1,13 @@
 // thread_state.cpp: the stack of shadows of each thread, from the thread's first call to its end.
 // Knows nothing of what shadows show.
-#include "shadow.h"
+#include "shadow_index.h"
 
 namespace fl_torch {
 
 thread_local ThreadState *t_thread_state = nullptr;
+
+ThreadState::ThreadState() = default;
+ThreadState::~ThreadState() = default;
 
 ThreadState &make_thread_state() {
     struct Holder {
@@ -43,6 +46,7 @@ void ThreadState::grow() {
         chunk[i] = Shadow::create();
     }
     chunks.push_back(std::move(chunk));
+    capacity += kChunk;
 }
 
 } // namespace fl_torch

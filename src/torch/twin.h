@@ -48,6 +48,12 @@ inline c10::Device to_flagos(c10::Device device) {
     return c10::Device(kFlagos, device.index() < 0 ? c10::DeviceIndex(0) : device.index());
 }
 
+// Whether tensors with these keys hold others (sparse, nested, quantized), which a plain shadow
+// cannot show.
+inline bool is_special(c10::DispatchKeySet keys) {
+    return (keys.raw_repr() & twin.special_keys) != 0;
+}
+
 inline c10::DispatchKeySet to_shadow_keys(c10::DispatchKeySet keys) {
     const uint64_t raw = keys.raw_repr() & twin.shadow_keys;
     return c10::DispatchKeySet(c10::DispatchKeySet::RAW,

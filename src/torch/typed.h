@@ -231,6 +231,11 @@ struct Typed<Op, R(A...)> {
         if (C10_UNLIKELY(route->kind != FL_ROUTE_NATIVE)) {
             return call_boxed(std::forward<A>(arguments)...);
         }
+        if constexpr (std::string_view(Op::name) == kTracedInParts) {
+            if (C10_UNLIKELY(is_traced(plan))) {
+                return call_boxed(std::forward<A>(arguments)...);
+            }
+        }
         if (twin.is_host && C10_UNLIKELY(!(is_plain(arguments) && ...))) {
             return call_boxed(std::forward<A>(arguments)...); // Which knows the rules of devices.
         }

@@ -418,3 +418,44 @@ def test_inference_mode():
         return [x, y, view, flags]
 
     check(program)
+
+
+def test_what_a_kernel_wrote_before_it_failed_is_counted():
+    """Without that, a backward pass would use the changed value and say nothing."""
+
+    def program(device):
+        w = torch.ones(3, device=device, requires_grad=True)
+        y = w.exp()
+        z = y.sum()
+        wrong = torch.ones(2, dtype=torch.bool, device=device)
+        with torch.no_grad(), pytest.raises(RuntimeError, match="can't be cast"):
+            torch._foreach_mul_([y.detach(), wrong], 2.5)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            z.backward()
+        return y, y._version
+
+    check(program)
+
+
+@pytest.fixture
+def failing():
+    library = torch.library.Library("torch_fl_failing", "FRAGMENT")
+    library.define("add_and_fail(Tensor(a!) x) -> Tensor")
+
+    def add_and_fail(x):
+        x.add_(1)
+        raise ValueError("after the sum")
+
+    library.impl("add_and_fail", add_and_fail, "CPU")
+    yield torch.ops.torch_fl_failing.add_and_fail
+    library._destroy()
+
+
+def test_what_a_librarys_kernel_wrote_before_it_failed_is_counted(failing):
+    def program(device):
+        x = torch.ones(3, device=device)
+        with pytest.raises(ValueError, match="after the sum"):
+            failing(x)
+        return x, x._version
+
+    check(program)

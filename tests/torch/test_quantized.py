@@ -436,10 +436,13 @@ def test_a_model_trained_to_be_quantized():
     check(program)
 
 
-def test_a_model_quantized_dynamically():
+@pytest.mark.parametrize("dtype", (torch.qint8, torch.float16))
+def test_a_model_quantized_dynamically(dtype):
     def program(device):
         model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).to(device)
-        converted = ao.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
-        return converted(torch.linspace(-2, 2, 24).view(4, 6).to(device)), converted[0].weight()
+        converted = ao.quantize_dynamic(model, {nn.Linear}, dtype=dtype)
+        with torch.no_grad():
+            result = converted(torch.linspace(-2, 2, 24).view(4, 6).to(device))
+            return result, converted[0].weight()
 
     check(program)

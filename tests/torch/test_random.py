@@ -213,3 +213,23 @@ def test_a_generator_is_pickled_and_copied_with_its_state(again):
     assert other.device == generator.device and other.initial_seed() == 3
     draws = [torch.rand(5, device="flagos", generator=each).cpu() for each in (generator, other)]
     assert torch.equal(*draws)
+
+
+TWINS_START = """
+import torch, torch_fl
+torch.manual_seed(5)
+torch.rand(3, device=DEVICE)
+state = getattr(torch, DEVICE).get_rng_state()
+torch.cuda.init()
+torch.flagos.init()
+torch.flagos.memory_allocated()
+print(torch.equal(getattr(torch, DEVICE).get_rng_state(), state))
+"""
+
+
+@pytest.mark.platforms("cuda")
+@pytest.mark.parametrize("device", ("flagos", "cuda"))
+def test_a_later_start_of_the_other_module_sets_no_seed_again(python, device):
+    """Both draw from the same generators, and each keeps seeds for its start."""
+    code = TWINS_START.replace("DEVICE", repr(device))
+    assert python(code, TORCH_FL_PLATFORM="cuda") == "True\n"

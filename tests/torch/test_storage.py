@@ -234,3 +234,12 @@ def test_a_lazy_clone_stays_on_its_device(touch):
     for tensor in (x, y, x.detach(), y.detach(), x[1:], y[1:], y.view(2, 2), y + x):
         assert tensor.device == tensor.untyped_storage().device == torch.device(D, 0)
     assert x.tolist() == [0, 1, 2, 3]
+
+
+def test_bytes_are_swapped():
+    def program(device):
+        x = torch.tensor([1.0, 2.5, -3.0], device=device)
+        x.untyped_storage().byteswap(torch.float32)
+        return x.view(torch.int32)
+
+    check(program)

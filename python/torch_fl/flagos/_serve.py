@@ -6,17 +6,13 @@ device, and chips that PyTorch itself cannot drive) and "cuda" (PyTorch's CUDA i
 """
 
 import functools
-import sys
-
-import torch
 
 from torch_fl import _C
 from torch_fl.flagos import lazy
+from torch_fl.flagos.lazy import CUDA
 
 KINDS = ("cpu", "core", "cuda")
 KIND = _C.platform_chosen()["twin"] or "core"
-# PyTorch's own module, whatever stands at torch.cuda later (see torch_fl.as_cuda).
-CUDA = torch.cuda
 
 # Reasons that several names share.
 HOST_MEMORY = (
@@ -74,11 +70,4 @@ def but_cuda(reason):
 def cuda():
     """torch.cuda with its Python side initialised; only where CUDA is the twin."""
     lazy._lazy_init()
-    if not CUDA.is_initialized():
-        # Its start writes names into whatever module stands at torch.cuda (see torch_fl.as_cuda).
-        standing, sys.modules["torch.cuda"] = sys.modules["torch.cuda"], CUDA
-        try:
-            CUDA.init()
-        finally:
-            sys.modules["torch.cuda"] = standing
     return CUDA

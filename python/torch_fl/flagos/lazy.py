@@ -4,10 +4,17 @@ Nothing touches a device until somebody needs one. Seeds and generator states th
 wait in a queue and are applied in the order in which they were given.
 """
 
+import sys
 import threading
 import traceback
 
+import torch
+
 from torch_fl import _C
+
+# PyTorch's own module, whatever stands at torch.cuda later (see torch_fl.as_cuda).
+CUDA = torch.cuda
+_CUDA_IS_TWIN = _C.platform_chosen()["twin"] == "cuda"
 
 _lock = threading.Lock()
 _thread = threading.local()
@@ -38,14 +45,16 @@ def _lazy_init():
     global _done
     if is_initialized() or getattr(_thread, "inside", False):
         return
+    if _C.device_in_bad_fork():
+        raise RuntimeError(
+            "Cannot re-initialize flagos in forked subprocess. To use flagos with "
+            "multiprocessing, you must use the 'spawn' start method"
+        )
+    if _CUDA_IS_TWIN and not CUDA.is_initialized():
+        _start_cuda()  # Before the lock is taken: CUDA's start, which holds one, comes here too.
     with _lock:
         if is_initialized():
             return
-        if _C.device_in_bad_fork():
-            raise RuntimeError(
-                "Cannot re-initialize flagos in forked subprocess. To use flagos with "
-                "multiprocessing, you must use the 'spawn' start method"
-            )
         _C.device_init()
         # Queued calls come back here through the functions that they use.
         _thread.inside = True
@@ -62,6 +71,21 @@ def _lazy_init():
         finally:
             _thread.inside = False
         _done = True
+
+
+def _start_cuda():
+    # It writes names into whatever module stands at torch.cuda (see torch_fl.as_cuda).
+    standing, sys.modules["torch.cuda"] = sys.modules["torch.cuda"], CUDA
+    try:
+        CUDA.init()
+    finally:
+        sys.modules["torch.cuda"] = standing
+
+
+if _CUDA_IS_TWIN:
+    # The two draw from the same generators, and each keeps seeds for its start: if one started later
+    # than the other, it would set them once more, and random numbers would come again.
+    CUDA._lazy_call(_lazy_init)
 
 
 def _lazy_call(function, kind=None):
