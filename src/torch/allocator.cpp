@@ -117,14 +117,37 @@ struct ResultMemory final : c10::Allocator {
     }
 };
 
+// Tells the profiler of a block that begins or ends to be used, as CUDA's allocator does.
+void report_block(const fl_pointer_info &block, int64_t bytes) {
+    fl_memory_stats stats;
+    if (block.kind == FL_POINTER_DEVICE && fl_memory_get_stats(block.device, &stats) == FL_OK) {
+        c10::reportMemoryUsageToProfiler(
+            block.base, bytes, static_cast<size_t>(stats.allocated_bytes[FL_POOL_ALL].current),
+            static_cast<size_t>(stats.reserved_bytes[FL_POOL_ALL].current),
+            c10::Device(kFlagos, static_cast<c10::DeviceIndex>(block.device)));
+    }
+}
+
 struct CoreMemory final : c10::DeviceAllocator {
     static void free_block(void *pointer) {
+        if (C10_LIKELY(!c10::memoryProfilingEnabled())) {
+            fl_memory_free(pointer);
+            return;
+        }
+        fl_pointer_info block;
+        fl_pointer_lookup(pointer, &block);
         fl_memory_free(pointer);
+        report_block(block, -static_cast<int64_t>(block.size));
     }
     c10::DataPtr allocate(size_t bytes) override {
         const fl_device device = fl_device_current();
         void *pointer = nullptr;
         check(fl_memory_alloc(device, bytes, fl_stream_current(device), &pointer));
+        if (C10_UNLIKELY(c10::memoryProfilingEnabled() && pointer != nullptr)) {
+            fl_pointer_info block;
+            fl_pointer_lookup(pointer, &block);
+            report_block(block, static_cast<int64_t>(block.size));
+        }
         return c10::DataPtr(pointer, pointer, &free_block,
                             c10::Device(kFlagos, static_cast<c10::DeviceIndex>(device)));
     }

@@ -407,13 +407,20 @@ void ShadowFrame::show_versions() {
     each(&Shadow::show_versions);
 }
 
+void ShadowFrame::return_versions() {
+    counts_versions_ = false;
+    each(&Shadow::return_versions);
+}
+
 void ShadowFrame::commit_special() {
     extra_->special.write_back(*this);
 }
 
 void ShadowFrame::release() {
-    if (C10_UNLIKELY(counts_versions_)) {
-        each(&Shadow::return_versions);
+    for (uint32_t i = base_; C10_UNLIKELY(counts_versions_) && i < state_.top; i++) {
+        if (state_.shadow(i).written()) {
+            state_.shadow(i).return_versions();
+        }
     }
     if (C10_UNLIKELY(extra_ != nullptr)) {
         extra_->special.drop();

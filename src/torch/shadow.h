@@ -175,12 +175,14 @@ class ShadowFrame {
     }
 
     // Show what has been shown as it is above autograd, to a callee that may call any operator on
-    // it as a user would. What it counts as written before the frame ends, also by an exception, is
-    // counted for the originals.
+    // it as a user would; after the call, return_versions.
     void show_autograd();
-    // The same of versions alone, to a callee that counts them itself or by operators that it
-    // calls.
+    // Show it to a callee that counts the versions of what it writes, itself or by the operators
+    // that it calls; likewise.
     void show_versions();
+    // Without it, because the callee raised, only what it may write is counted: of other operands
+    // it has changed no more than the shadow.
+    void return_versions();
 
     // Write back what the callee changed of written operands. Call once, after the call returned.
     void commit() {

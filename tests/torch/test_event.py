@@ -147,3 +147,15 @@ def test_events_leave_nothing_behind():
     many(2000)
     before = many(2000)
     assert many(10000) - before < 4096  # KiB
+
+
+def test_the_class_has_the_methods_and_no_subclass():
+    event = flagos.Event(enable_timing=True)
+    flagos.Event.record(event)
+    flagos.Event.synchronize(event)
+    assert flagos.Event.query(event)
+    assert {"record", "wait", "query", "synchronize", "elapsed_time"} <= set(dir(flagos.Event))
+    with pytest.raises(TypeError, match="an attribute of Timer"):
+
+        class Timer(flagos.Event):
+            pass

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from torch_fl import routes
+from torch_fl import _C, routes
+
+PLATFORM = _C.platform_chosen()["name"]
 
 D = "flagos"
 
@@ -42,6 +44,19 @@ def test_memory():
     profiler = profiled(profile_memory=True)
     rows = profiler.key_averages()
     assert any(row.cpu_memory_usage or row.device_memory_usage for row in rows)
+
+
+def test_memory_of_a_device_is_the_devices():
+    """On platform `cpu` device memory is the host's, and is booked as that."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        x = torch.empty(1 << 20, device=D)
+        del x
+    (row,) = [row for row in profiler.key_averages() if row.key == "aten::empty"]
+    used = row.cpu_memory_usage if PLATFORM == "cpu" else row.device_memory_usage
+    assert used >= 4 << 20
+    whole = [e for e in profiler.events() if e.name in ("[memory]", "aten::empty")]
+    sums = [e.cpu_memory_usage if PLATFORM == "cpu" else e.device_memory_usage for e in whole]
+    assert sum(sums) == 0
 
 
 def test_a_schedule_of_several_steps():

@@ -67,9 +67,21 @@ class Event(metaclass=_EventType):
     `enable_timing`, elapsed_time(end) gives milliseconds between two recorded events.
 
     Calling it makes a torch.Event, since PyTorch's functions accept that class alone and no class
-    derived from it; isinstance holds for those of this device. Raises NotImplementedError for
-    `interprocess` and `external`.
+    derived from it; isinstance holds for those of this device. For the same reason a class that
+    derives from this one is refused. Raises NotImplementedError for `interprocess` and `external`.
     """
+
+    record = torch.Event.record
+    wait = torch.Event.wait
+    query = torch.Event.query
+    synchronize = torch.Event.synchronize
+    elapsed_time = torch.Event.elapsed_time
+
+    def __init_subclass__(cls):
+        raise TypeError(
+            "torch.flagos.Event has no subclasses: PyTorch's functions take torch.Event alone. Keep "
+            f"an event as an attribute of {cls.__name__} instead"
+        )
 
     def __new__(
         cls,
