@@ -51,7 +51,7 @@ def _lazy_init():
             "multiprocessing, you must use the 'spawn' start method"
         )
     if _CUDA_IS_TWIN and not CUDA.is_initialized():
-        _start_cuda()  # Before the lock is taken: CUDA's start, which holds one, comes here too.
+        _start_cuda()  # Before the lock is taken: CUDA's start holds one, and may come here.
     with _lock:
         if is_initialized():
             return
@@ -73,19 +73,29 @@ def _lazy_init():
         _done = True
 
 
+# CUDA as the twin draws from the same generators, and each of the two modules keeps seeds for its
+# start: if one started later than the other, it would set them once more, and random numbers would
+# come again. So either starts the other, and what waits for flagos comes last.
+
+
 def _start_cuda():
     # It writes names into whatever module stands at torch.cuda (see torch_fl.as_cuda).
     standing, sys.modules["torch.cuda"] = sys.modules["torch.cuda"], CUDA
+    _thread.inside = True
     try:
         CUDA.init()
     finally:
+        _thread.inside = False
         sys.modules["torch.cuda"] = standing
 
 
+def _follow_cuda():
+    if not getattr(_thread, "inside", False):
+        CUDA._queued_calls.append((_lazy_init, ()))  # Behind its seeds, which are in the list by now.
+
+
 if _CUDA_IS_TWIN:
-    # The two draw from the same generators, and each keeps seeds for its start: if one started later
-    # than the other, it would set them once more, and random numbers would come again.
-    CUDA._lazy_call(_lazy_init)
+    CUDA._lazy_call(_follow_cuda)
 
 
 def _lazy_call(function, kind=None):
