@@ -345,6 +345,7 @@ def _patches():
         yield default, "_default_device_type", "flagos"
     for module in (torch.accelerator, torch.accelerator.memory):
         yield wrapped(module, "_get_device_index", below)
+    yield wrapped(torch.serialization, "_get_restore_location", _reading_tags)
     yield wrapped(storage, "to", below)
     yield storage, "cuda", _storage_cuda
     yield wrapped(torch.UntypedStorage, "__new__", lambda new: staticmethod(below(new)))
@@ -394,6 +395,24 @@ def _restore(storage, location):
     if inside() and location.startswith("cuda"):
         return torch.serialization.default_restore_location(storage, to_flagos(location))
     return None
+
+
+def _reading_tags(get_restore_location):
+    """What `map_location` is shown. A script knows its files to say "cuda:0" where they say "flagos:0"."""
+
+    @functools.wraps(get_restore_location)
+    def call(map_location):
+        restore = get_restore_location(map_location)
+
+        def restore_said(storage, location):
+            is_named = isinstance(map_location, dict) and location in map_location
+            if location.startswith("flagos") and not is_named:
+                location = "cuda" + location[6:]
+            return restore(storage, location)
+
+        return restore_said
+
+    return call
 
 
 def _elsewhere(value, before):

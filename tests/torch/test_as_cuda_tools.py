@@ -1,7 +1,9 @@
 """torch.accelerator, checkpoints and pickles inside torch_fl.as_cuda."""
 
+import io
 import pickle
 
+import pytest
 import torch
 
 import torch_fl
@@ -38,6 +40,32 @@ with torch_fl.as_cuda():
 assert DefaultDeviceType.get_device_type() == "flagos"
 """
     python(code, TORCH_FL_PLATFORM=torch_fl.platform()["name"])
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_map_location_is_shown_cuda(is_zip):
+    last = torch.flagos.device_count() - 1
+    file = io.BytesIO()
+
+    def load(where):
+        file.seek(0)
+        return torch.load(file, map_location=where)
+
+    seen = []
+    with torch_fl.as_cuda():
+        tensors = [torch.ones(2, device="cuda:0"), torch.zeros(1)]
+        torch.save(tensors, file, _use_new_zipfile_serialization=is_zip)
+        assert load({"cuda:0": "cpu"})[0].device.type == "cpu"
+        assert load({"flagos:0": "cpu"})[0].device.type == "cpu"
+        assert load({"cpu": "cpu"})[0].device == torch.device("cuda", 0)
+        loaded = load({"cuda:0": f"cuda:{last}", "cpu": "cuda"})
+        assert [tensor.device.index for tensor in loaded] == [last, 0] and loaded[1].is_cuda
+        loaded = load(lambda storage, tag: seen.append(tag) or storage.cuda(last))
+        assert loaded[0].device == torch.device("cuda", last) and loaded[0].tolist() == [1, 1]
+        assert load(lambda storage, tag: None)[0].is_cuda
+    assert sorted(seen) == ["cpu", "cuda:0"]
+    load(lambda storage, tag: seen.append(tag))
+    assert sorted(seen[2:]) == ["cpu", "flagos:0"]
 
 
 def test_what_is_pickled_inside_is_read_outside():
