@@ -370,6 +370,8 @@ def _patches():
     for kind, reducer in ForkingPickler._extra_reducers.items():
         if issubclass(kind, (torch.Tensor, torch.UntypedStorage, torch.storage.TypedStorage)):
             yield ForkingPickler._extra_reducers, kind, below(reducer)
+    # Sums of several devices would be NCCL's.
+    yield wrapped(importlib.import_module("torch.cuda.nccl"), "is_available", below)
     yield torch.backends.cuda, "is_built", lambda: True
     # It compares cuDNN with the devices of CUDA, and is asked for the version of this build.
     yield wrapped(cudnn, "_init", below)

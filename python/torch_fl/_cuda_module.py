@@ -16,7 +16,7 @@ import torch
 from torch_fl import flagos
 from torch_fl._inside import inside, setting
 from torch_fl.flagos import memory, report
-from torch_fl.flagos._serve import CUDA
+from torch_fl.flagos._serve import CUDA, KIND, error
 
 
 def _no_memory():
@@ -119,6 +119,13 @@ class _OnlyInside(_StandIn):
         return below(cls._made)(*args, **kwargs) if inside() else cls._original(*args, **kwargs)
 
 
+class _Refused(_StandIn):
+    """For classes of CUDA's own whose objects flagos has none of; `_error` says so."""
+
+    def __call__(cls, *args, **kwargs):
+        raise cls._error
+
+
 # What is pickled inside is read outside as well.
 for _kind in (_StandIn, _OnlyInside):
     copyreg.pickle(_kind, lambda stand_in: (operator.itemgetter(0), ((stand_in._original,),)))
@@ -196,7 +203,11 @@ class _Module(types.ModuleType):
     def __getattr__(self, name):
         source = self._source
         if name.startswith("__") or not inside() or not hasattr(source, name):
-            return getattr(self._original, name)
+            value = getattr(self._original, name)
+            if inspect.isclass(value) and inside() and hasattr(source, "_unserved"):
+                label = f"{self.__name__.rpartition('.')[2]}.{name}"
+                return stand_in(value, _Refused, _error=error(label, source._unserved[KIND]))
+            return value
         if name in self._kept:
             return self._kept[name]
         if name in ("default_generators", "_initialized"):

@@ -77,3 +77,11 @@ def test_what_is_pickled_inside_is_read_outside():
     made, kind, storage = pickle.loads(text)
     assert made.device == torch.device("flagos", 0) and made.initial_seed() == 7
     assert kind is torch.Generator and storage is torch.flagos.FloatStorage
+
+
+def test_old_sparse_types_say_what_to_use():
+    with torch_fl.as_cuda():
+        kind = torch.cuda.sparse.FloatTensor
+        with pytest.raises(NotImplementedError, match="flagos.*sparse.FloatTensor.*sparse_coo_tensor"):
+            kind()
+        assert not isinstance(torch.ones(1, device="cuda"), kind)
