@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from conftest import run_python
 
 import torch_fl
 
@@ -85,3 +86,32 @@ def test_old_sparse_types_say_what_to_use():
         with pytest.raises(NotImplementedError, match="flagos.*sparse.FloatTensor.*sparse_coo_tensor"):
             kind()
         assert not isinstance(torch.ones(1, device="cuda"), kind)
+
+
+SCRIPTED = """
+import torch
+
+@torch.jit.script
+def zeros_on(x: torch.Tensor):
+    return torch.zeros(2, device=x.device), x.device.type != "cpu"
+
+@torch.jit.script
+def named(x: torch.Tensor):
+    return torch.zeros(2, device="cuda") if x.is_cuda else x
+
+made, is_elsewhere = zeros_on(torch.ones(1, device="cuda"))
+print(made.is_cuda, is_elsewhere)
+if not torch.jit._state._enabled.enabled:
+    print(named(torch.ones(1, device="cuda")).tolist())
+"""
+
+
+@pytest.mark.parametrize("enabled", ["0", "1"])
+def test_what_the_page_says_to_do_about_scripted_code(tmp_path, enabled):
+    (tmp_path / "script.py").write_text(SCRIPTED)
+    code = "import runpy; runpy.run_module('torch_fl', run_name='__main__', alter_sys=True)"
+    here = torch_fl.platform()["name"]
+    path = str(tmp_path / "script.py")
+    done = run_python(code, "run", path, TORCH_FL_PLATFORM=here, PYTORCH_JIT=enabled)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True True", "[0.0, 0.0]"][: 2 - int(enabled)]
