@@ -103,7 +103,7 @@ class _StandIn(type):
         return below(cls._original)(*args, **kwargs)
 
     def __instancecheck__(cls, object):
-        return isinstance(object, cls._original)
+        return below(isinstance)(object, cls._original)
 
     def __subclasscheck__(cls, other):
         return issubclass(getattr(other, "_original", other), cls._original)
@@ -133,8 +133,9 @@ for _kind in (_StandIn, _OnlyInside):
 
 def stand_in(original, kind=_StandIn, **names):
     """The class that stands for `original` inside as_cuda."""
-    names |= {"_original": original, "__doc__": original.__doc__, "__module__": original.__module__}
-    return kind(original.__name__, (), names)
+    module = "torch.cuda" if original.__module__ == "torch.flagos" else original.__module__
+    names |= {"_original": original, "__doc__": original.__doc__, "__module__": module}
+    return kind(original.__qualname__, (), names)
 
 
 def stand_in_for_all(original, device=None):

@@ -88,6 +88,20 @@ def test_old_sparse_types_say_what_to_use():
         assert not isinstance(torch.ones(1, device="cuda"), kind)
 
 
+def test_old_types_say_cuda():
+    with torch_fl.as_cuda():
+        tensor = torch.ones(2, device="cuda")
+        assert repr(torch.cuda.FloatTensor) == "<class 'torch.cuda.FloatTensor'>"
+        assert repr(torch.cuda.FloatStorage) == "<class 'torch.cuda.FloatStorage'>"
+        storage = tensor.storage()
+        assert storage.type() == "torch.cuda.FloatStorage" and tensor.type() == "torch.cuda.FloatTensor"
+        assert isinstance(storage, torch.cuda.FloatStorage)
+        assert not isinstance(storage, torch.cuda.LongStorage)
+        assert not isinstance(torch.ones(2).storage(), torch.cuda.FloatStorage)
+    assert isinstance(storage, torch.flagos.FloatStorage)
+    assert repr(torch.flagos.FloatTensor) == "<class 'torch.flagos.FloatTensor'>"
+
+
 SCRIPTED = """
 import torch
 
