@@ -48,7 +48,8 @@ def main(arguments=None):
     script = commands.add_parser("run", help="run a script that was written for cuda on flagos")
     script.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     script.add_argument("script", help="path of the script")
-    script.add_argument("arguments", nargs="*", help="arguments of the script, passed on as they are")
+    passed = {"nargs": "*", "default": [], "help": "arguments of the script, passed on as they are"}
+    script.add_argument("arguments", **passed)
     demo = commands.add_parser(
         "demo", help="sentence embeddings on flagos and on its twin: compared bit by bit and timed"
     )
