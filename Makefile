@@ -14,8 +14,9 @@ SIM_TESTS := test_flagos.py test_names.py test_device.py test_stream.py test_eve
   test_storage.py test_objects.py test_errors.py test_device_rules.py test_threads.py test_cases_a.py \
   test_cases_b.py test_cases_c.py test_cases_d.py test_cases_e.py test_cases_f.py test_cases_g.py \
   test_cases_h.py test_cases_i.py test_interchange.py test_serialization.py test_sharing.py \
-  test_lifetime.py test_as_cuda.py test_as_cuda_tools.py test_inside.py test_below.py test_blocks.py \
-  test_default_type.py test_minus_one.py test_profiler.py test_trace.py test_queue.py test_queue_worker.py test_queue_bits.py test_linear.py
+  test_lifetime.py test_as_cuda.py test_as_cuda_tools.py test_as_cuda_run.py test_inside.py test_below.py \
+  test_blocks.py test_default_type.py test_minus_one.py test_data_parallel.py test_profiler.py test_trace.py \
+  test_queue.py test_queue_worker.py test_queue_bits.py test_linear.py
 # Those about the runtime, which run on a vendor's fake as well.
 FAKE_TESTS := test_device.py test_stream.py test_event.py test_memory.py test_random.py \
   test_fallback.py test_tensor.py

@@ -48,7 +48,8 @@ def main(arguments=None):
     script = commands.add_parser("run", help="run a script that was written for cuda on flagos")
     script.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     script.add_argument("script", help="path of the script")
-    script.add_argument("arguments", nargs="*", help="arguments of the script, passed on as they are")
+    passed = {"nargs": "*", "default": [], "help": "arguments of the script, passed on as they are"}
+    script.add_argument("arguments", **passed)
     demo = commands.add_parser(
         "demo", help="sentence embeddings on flagos and on its twin: compared bit by bit and timed"
     )
@@ -78,7 +79,7 @@ def main(arguments=None):
 
         return report(_env, chosen.json)
     if chosen.command == "run":
-        from torch_fl import _as_cuda as command
+        from torch_fl import _run as command
     elif chosen.command == "demo":
         from torch_fl import _demo as command
     else:
@@ -94,7 +95,10 @@ def forget_output():
 
 def quietly():
     """main without a traceback where nobody made a mistake: there is no output (`>&-`), its disk is
-    full, the reader of a pipe went away (as `head` does), or a person pressed Ctrl-C."""
+    full, the reader of a pipe went away (as `head` does), or a person pressed Ctrl-C. What a script
+    does is the script's: Python says it and ends as it would without us."""
+    if sys.argv[1:2] == ["run"]:
+        return main()
     try:
         code = main()
         if sys.stdout is not None:
@@ -104,8 +108,7 @@ def quietly():
         forget_output()
         return 141
     except OSError as error:
-        # One of a file names the file, and a script's errors are the script's.
-        if error.filename is not None or sys.argv[1:2] == ["run"]:
+        if error.filename is not None:  # Not of the output.
             raise
         forget_output()
         print(f"python -m torch_fl: the output cannot be written: {error}", file=sys.stderr)

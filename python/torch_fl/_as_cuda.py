@@ -12,7 +12,6 @@ import functools
 import importlib
 import inspect
 import os
-import sys
 import threading
 import types
 from multiprocessing.reduction import ForkingPickler
@@ -346,6 +345,7 @@ def _patches():
         yield default, "_default_device_type", "flagos"
     for module in (torch.accelerator, torch.accelerator.memory):
         yield wrapped(module, "_get_device_index", below)
+    yield wrapped(torch.serialization, "_get_restore_location", _reading_tags)
     yield wrapped(storage, "to", below)
     yield storage, "cuda", _storage_cuda
     yield wrapped(torch.UntypedStorage, "__new__", lambda new: staticmethod(below(new)))
@@ -370,6 +370,8 @@ def _patches():
     for kind, reducer in ForkingPickler._extra_reducers.items():
         if issubclass(kind, (torch.Tensor, torch.UntypedStorage, torch.storage.TypedStorage)):
             yield ForkingPickler._extra_reducers, kind, below(reducer)
+    # Sums of several devices would be NCCL's.
+    yield wrapped(importlib.import_module("torch.cuda.nccl"), "is_available", below)
     yield torch.backends.cuda, "is_built", lambda: True
     # It compares cuDNN with the devices of CUDA, and is asked for the version of this build.
     yield wrapped(cudnn, "_init", below)
@@ -395,6 +397,24 @@ def _restore(storage, location):
     if inside() and location.startswith("cuda"):
         return torch.serialization.default_restore_location(storage, to_flagos(location))
     return None
+
+
+def _reading_tags(get_restore_location):
+    """What `map_location` is shown. A script knows its files to say "cuda:0" where they say "flagos:0"."""
+
+    @functools.wraps(get_restore_location)
+    def call(map_location):
+        restore = get_restore_location(map_location)
+
+        def restore_said(storage, location):
+            is_named = isinstance(map_location, dict) and location in map_location
+            if location.startswith("flagos") and not is_named:
+                location = "cuda" + location[6:]
+            return restore(storage, location)
+
+        return restore_said
+
+    return call
 
 
 def _elsewhere(value, before):
@@ -456,51 +476,29 @@ def _end(here):
                 _undo.pop()()
 
 
-@contextlib.contextmanager
-def as_cuda():
+class as_cuda(contextlib.ContextDecorator, threading.local):
     """Context manager and decorator: inside, code that was written for cuda runs on flagos. In this
     thread, and in threads that are started inside; not in other processes. What other modules took
-    from torch.cuda before, as in `from torch.cuda import Stream`, stays what it was."""
-    here, default = _begin(), default_context()
-    try:
-        with setting(here), _Mode():
-            yield
-    finally:
-        # The thread's own, whichever block ends last.
-        if default_context() is not default:
-            torch.set_default_device(default and default.device)
-        _end(here)
+    from torch.cuda before, as in `from torch.cuda import Stream`, stays what it was. One object may be
+    entered several times, also inside itself."""
+
+    def __init__(self):
+        self._entered = []  # By the calling thread: what ends each `with`, the innermost last.
+
+    def __enter__(self):
+        with contextlib.ExitStack() as ending:
+            here = _begin()
+            ending.callback(_end, here)
+            ending.callback(_restore_default, default_context())
+            ending.enter_context(setting(here))
+            ending.enter_context(_Mode())
+            self._entered.append(ending.pop_all())
+
+    def __exit__(self, *exception):
+        self._entered.pop().close()
 
 
-def run(arguments):
-    """python -m torch_fl run: the script as `python script.py` would run it, under as_cuda."""
-    import runpy
-    import traceback
-
-    sys.argv = [arguments.script, *arguments.arguments]
-    if not arguments.module:
-        if not os.path.exists(arguments.script):
-            print(f"torch_fl run: there is no file {arguments.script!r}", file=sys.stderr)
-            return 2
-        sys.path[0] = os.path.dirname(os.path.abspath(arguments.script))
-    try:
-        with as_cuda():
-            if arguments.module:
-                runpy.run_module(arguments.script, run_name="__main__", alter_sys=True)
-            else:
-                runpy.run_path(arguments.script, run_name="__main__")
-    except Exception as error:
-        # From the script on, as Python itself would show it.
-        frames = error.__traceback__
-        while frames and not _is_of_script(frames, arguments):
-            frames = frames.tb_next
-        traceback.print_exception(type(error), error, frames or error.__traceback__)
-        return 1
-    return 0
-
-
-def _is_of_script(frames, arguments):
-    names = frames.tb_frame.f_globals
-    return names.get("__name__") == "__main__" and names.get("__loader__") is not __loader__ and (
-        arguments.module or frames.tb_frame.f_code.co_filename == arguments.script
-    )
+def _restore_default(default):
+    """The default device is the thread's own, whichever block ends last."""
+    if default_context() is not default:
+        torch.set_default_device(default and default.device)

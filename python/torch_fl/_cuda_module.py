@@ -16,7 +16,7 @@ import torch
 from torch_fl import flagos
 from torch_fl._inside import inside, setting
 from torch_fl.flagos import memory, report
-from torch_fl.flagos._serve import CUDA
+from torch_fl.flagos._serve import CUDA, KIND, error
 
 
 def _no_memory():
@@ -103,7 +103,7 @@ class _StandIn(type):
         return below(cls._original)(*args, **kwargs)
 
     def __instancecheck__(cls, object):
-        return isinstance(object, cls._original)
+        return below(isinstance)(object, cls._original)
 
     def __subclasscheck__(cls, other):
         return issubclass(getattr(other, "_original", other), cls._original)
@@ -119,6 +119,13 @@ class _OnlyInside(_StandIn):
         return below(cls._made)(*args, **kwargs) if inside() else cls._original(*args, **kwargs)
 
 
+class _Refused(_StandIn):
+    """For classes of CUDA's own whose objects flagos has none of; `_error` says so."""
+
+    def __call__(cls, *args, **kwargs):
+        raise cls._error
+
+
 # What is pickled inside is read outside as well.
 for _kind in (_StandIn, _OnlyInside):
     copyreg.pickle(_kind, lambda stand_in: (operator.itemgetter(0), ((stand_in._original,),)))
@@ -126,8 +133,9 @@ for _kind in (_StandIn, _OnlyInside):
 
 def stand_in(original, kind=_StandIn, **names):
     """The class that stands for `original` inside as_cuda."""
-    names |= {"_original": original, "__doc__": original.__doc__, "__module__": original.__module__}
-    return kind(original.__name__, (), names)
+    module = "torch.cuda" if original.__module__ == "torch.flagos" else original.__module__
+    names |= {"_original": original, "__doc__": original.__doc__, "__module__": module}
+    return kind(original.__qualname__, (), names)
 
 
 def stand_in_for_all(original, device=None):
@@ -196,7 +204,11 @@ class _Module(types.ModuleType):
     def __getattr__(self, name):
         source = self._source
         if name.startswith("__") or not inside() or not hasattr(source, name):
-            return getattr(self._original, name)
+            value = getattr(self._original, name)
+            if inspect.isclass(value) and inside() and hasattr(source, "_unserved"):
+                label = f"{self.__name__.rpartition('.')[2]}.{name}"
+                return stand_in(value, _Refused, _error=error(label, source._unserved[KIND]))
+            return value
         if name in self._kept:
             return self._kept[name]
         if name in ("default_generators", "_initialized"):

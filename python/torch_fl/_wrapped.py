@@ -133,6 +133,7 @@ def twin_of(tensor, freeze=False):
 def install():
     """Replace what the table names, which those modules fill. Again is harmless."""
     from torch_fl import (  # noqa: F401
+        _data_parallel,
         _default_type,
         _files,
         _frameworks,

@@ -304,6 +304,32 @@ def test_as_a_decorator():
         return torch.ones(1, device="cuda").is_cuda
 
     assert ported() and ported()
+
+
+def test_one_object_is_entered_again_and_inside_itself():
+    before, block = everything(), torch_fl.as_cuda()
+    for _ in range(2):
+        with block:
+            with block, torch_fl.as_cuda():
+                exercise()
+            exercise()
+        assert everything() == before
+
+    @block
+    def depth(count):
+        is_inside = torch.ones(1, device="cuda").is_cuda
+        return is_inside and (count == 0 or depth(count - 1))
+
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(depth(2)))
+    thread.start()
+    with block:
+        thread.join()
+        assert depth(2) and seen == [True]
+    assert everything() == before
+
+
+def test_run_says_what_it_takes():
     done = subprocess.run(
         [sys.executable, "-m", "torch_fl", "run", "--help"], capture_output=True, text=True
     )

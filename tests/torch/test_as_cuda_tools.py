@@ -1,8 +1,11 @@
 """torch.accelerator, checkpoints and pickles inside torch_fl.as_cuda."""
 
+import io
 import pickle
 
+import pytest
 import torch
+from conftest import run_python
 
 import torch_fl
 
@@ -40,6 +43,32 @@ assert DefaultDeviceType.get_device_type() == "flagos"
     python(code, TORCH_FL_PLATFORM=torch_fl.platform()["name"])
 
 
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_map_location_is_shown_cuda(is_zip):
+    last = torch.flagos.device_count() - 1
+    file = io.BytesIO()
+
+    def load(where):
+        file.seek(0)
+        return torch.load(file, map_location=where)
+
+    seen = []
+    with torch_fl.as_cuda():
+        tensors = [torch.ones(2, device="cuda:0"), torch.zeros(1)]
+        torch.save(tensors, file, _use_new_zipfile_serialization=is_zip)
+        assert load({"cuda:0": "cpu"})[0].device.type == "cpu"
+        assert load({"flagos:0": "cpu"})[0].device.type == "cpu"
+        assert load({"cpu": "cpu"})[0].device == torch.device("cuda", 0)
+        loaded = load({"cuda:0": f"cuda:{last}", "cpu": "cuda"})
+        assert [tensor.device.index for tensor in loaded] == [last, 0] and loaded[1].is_cuda
+        loaded = load(lambda storage, tag: seen.append(tag) or storage.cuda(last))
+        assert loaded[0].device == torch.device("cuda", last) and loaded[0].tolist() == [1, 1]
+        assert load(lambda storage, tag: None)[0].is_cuda
+    assert sorted(seen) == ["cpu", "cuda:0"]
+    load(lambda storage, tag: seen.append(tag))
+    assert sorted(seen[2:]) == ["cpu", "flagos:0"]
+
+
 def test_what_is_pickled_inside_is_read_outside():
     with torch_fl.as_cuda():
         generator = torch.Generator("cuda").manual_seed(7)
@@ -49,3 +78,54 @@ def test_what_is_pickled_inside_is_read_outside():
     made, kind, storage = pickle.loads(text)
     assert made.device == torch.device("flagos", 0) and made.initial_seed() == 7
     assert kind is torch.Generator and storage is torch.flagos.FloatStorage
+
+
+def test_old_sparse_types_say_what_to_use():
+    with torch_fl.as_cuda():
+        kind = torch.cuda.sparse.FloatTensor
+        with pytest.raises(NotImplementedError, match="flagos.*sparse.FloatTensor.*sparse_coo_tensor"):
+            kind()
+        assert not isinstance(torch.ones(1, device="cuda"), kind)
+
+
+def test_old_types_say_cuda():
+    with torch_fl.as_cuda():
+        tensor = torch.ones(2, device="cuda")
+        assert repr(torch.cuda.FloatTensor) == "<class 'torch.cuda.FloatTensor'>"
+        assert repr(torch.cuda.FloatStorage) == "<class 'torch.cuda.FloatStorage'>"
+        storage = tensor.storage()
+        assert storage.type() == "torch.cuda.FloatStorage" and tensor.type() == "torch.cuda.FloatTensor"
+        assert isinstance(storage, torch.cuda.FloatStorage)
+        assert not isinstance(storage, torch.cuda.LongStorage)
+        assert not isinstance(torch.ones(2).storage(), torch.cuda.FloatStorage)
+    assert isinstance(storage, torch.flagos.FloatStorage)
+    assert repr(torch.flagos.FloatTensor) == "<class 'torch.flagos.FloatTensor'>"
+
+
+SCRIPTED = """
+import torch
+
+@torch.jit.script
+def zeros_on(x: torch.Tensor):
+    return torch.zeros(2, device=x.device), x.device.type != "cpu"
+
+@torch.jit.script
+def named(x: torch.Tensor):
+    return torch.zeros(2, device="cuda") if x.is_cuda else x
+
+made, is_elsewhere = zeros_on(torch.ones(1, device="cuda"))
+print(made.is_cuda, is_elsewhere)
+if not torch.jit._state._enabled.enabled:
+    print(named(torch.ones(1, device="cuda")).tolist())
+"""
+
+
+@pytest.mark.parametrize("enabled", ["0", "1"])
+def test_what_the_page_says_to_do_about_scripted_code(tmp_path, enabled):
+    (tmp_path / "script.py").write_text(SCRIPTED)
+    code = "import runpy; runpy.run_module('torch_fl', run_name='__main__', alter_sys=True)"
+    here = torch_fl.platform()["name"]
+    path = str(tmp_path / "script.py")
+    done = run_python(code, "run", path, TORCH_FL_PLATFORM=here, PYTORCH_JIT=enabled)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True True", "[0.0, 0.0]"][: 2 - int(enabled)]

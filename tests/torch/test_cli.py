@@ -125,6 +125,11 @@ def test_wrong_usage_names_what_there_is(arguments):
     assert "usage: python -m torch_fl" in done.stderr
 
 
+def test_run_asks_for_the_script_alone():
+    done = command("run")
+    assert done.returncode == 2 and done.stderr.endswith("arguments are required: script\n")
+
+
 def test_python_dash_m():
     done = subprocess.run(
         [sys.executable, "-m", "torch_fl", "--help"], capture_output=True, text=True

@@ -93,6 +93,13 @@ def test_another_kind_of_device_is_refused(wrong):
         flagos.set_device(wrong)
 
 
+@pytest.mark.parametrize("vague", [None, "flagos", torch.device("flagos")])
+def test_a_device_without_index_cannot_be_made_current(vague):
+    """torch.cuda.set_device refuses it as well."""
+    with pytest.raises(ValueError, match=f"index.*{vague}"):
+        flagos.set_device(vague)
+
+
 @two_devices
 def test_device_contexts_nest_and_restore_after_exceptions():
     flagos.set_device(1)

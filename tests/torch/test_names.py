@@ -82,7 +82,7 @@ CALLS = {
     "caching_allocator_delete": a_block,
     "use_mem_pool": a_pool,
     "_set_allocator_settings": lambda: flagos._set_allocator_settings("max_split_size_mb:64"),
-    "comm": lambda: flagos.comm.broadcast(),
+    "comm": lambda: flagos.comm.broadcast(torch.ones(2), [0]),
     "nccl": lambda: flagos.nccl.version(),
     "profiler": lambda: flagos.profiler.start(),
     "tunable": lambda: flagos.tunable.is_enabled(),

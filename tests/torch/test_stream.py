@@ -174,3 +174,11 @@ def test_sleep_refuses_less_than_nothing():
         with pytest.raises(ValueError):
             flagos._sleep(-1)
     flagos._sleep(0)
+
+
+def test_a_word_that_streams_do_not_know_is_refused():
+    with pytest.raises(TypeError, match="foo"):
+        torch.flagos.Stream(foo=1)
+    stream = torch.flagos.Stream()
+    words = {name: getattr(stream, name) for name in ("stream_id", "device_index", "device_type")}
+    assert torch.flagos.Stream(**words) == stream

@@ -73,9 +73,9 @@ def current_device() -> int:
 
 def set_device(device: Device) -> None:
     """Make `device` the calling thread's current one; a negative index changes nothing. RuntimeError
-    for an index out of range, ValueError for another kind of device."""
+    for an index out of range, ValueError for another kind of device and where no index is said."""
     _lazy_init()
-    index = index_of(device)
+    index = index_of(device, optional=False)
     if index >= 0:
         _C.device_check(index)
         torch._C._accelerator_setDeviceIndex(index)

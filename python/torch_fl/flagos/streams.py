@@ -28,6 +28,9 @@ class Stream(torch.Stream):
 
     def __new__(cls, device: Device = None, priority: int = 0, **kwargs):
         _lazy_init()
+        unknown = kwargs.keys() - {"stream_id", "device_index", "device_type"}
+        if unknown:
+            raise TypeError(f"Stream() got an unexpected keyword argument {min(unknown)!r}")
         if "stream_id" in kwargs:
             return super().__new__(cls, priority=priority, **kwargs)
         place = torch.device("flagos", waiting_index(device))
@@ -136,7 +139,8 @@ class ExternalStream(Stream):
         else:
             stream_id = _C.stream_wrap(index, stream_ptr)
         kind = torch._C._accelerator_getStream(index).device_type
-        return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=kind)
+        kwargs |= {"stream_id": stream_id, "device_index": index, "device_type": kind}
+        return super().__new__(cls, **kwargs)
 
 
 @serve(cpu="the host has no streams that another library could have made")

@@ -52,11 +52,20 @@ nccl = _mirror(
 )
 nccl.version = _stand_in("nccl", "version", "NCCL's version.", but_cuda("there is no NCCL"))
 nccl.__all__.append("version")
-comm = _mirror(
+comm = _module(
     "comm",
-    "Copies between devices.",
-    everywhere(COLLECTIVES),
-    ("broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced", "scatter"),
+    "Copies between devices, as torch.cuda.comm has them; torch_fl._data_parallel says what they do here.",
+    {
+        name: getattr(torch.nn.parallel.comm, name)
+        for name in (
+            "broadcast",
+            "broadcast_coalesced",
+            "gather",
+            "reduce_add",
+            "reduce_add_coalesced",
+            "scatter",
+        )
+    },
 )
 jiterator = _mirror(
     "jiterator",
@@ -77,8 +86,8 @@ _sanitizer = _mirror(
     ("enable_cuda_sanitizer",),
 )
 sparse = _module(
-    "sparse", "Old typed sparse tensors, of which flagos has none; use torch.sparse.", {}
+    "sparse", "Old typed sparse tensors, of which flagos has none; use torch.sparse_coo_tensor.", {}
 )
-sparse._unserved = everywhere("typed sparse tensors are obsolete; use torch.sparse")
+sparse._unserved = everywhere("typed sparse tensors are obsolete; use torch.sparse_coo_tensor")
 
 __all__ = ["comm", "gds", "jiterator", "nccl", "sparse", "tunable"]

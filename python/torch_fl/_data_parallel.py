@@ -1,0 +1,123 @@
+"""What torch.nn.DataParallel and torch.nn.parallel.comm are built on: the same tensor on several
+devices, its parts on several devices, and parts of several devices in one tensor. Plain copies, each
+ordered on the streams of its two devices. They know numbers of devices, which are flagos's where the
+tensors are."""
+
+import contextlib
+
+import torch
+
+from torch_fl._inside import inside, setting
+from torch_fl._wrapped import Row, _mark
+from torch_fl.flagos._serve import CUDA
+
+
+def _device(index):
+    return torch.device("flagos", index)
+
+
+def _broadcast(tensor, devices):
+    return [tensor.to(_device(index), non_blocking=True) for index in devices]
+
+
+def _broadcast_out(tensor, out):
+    for result in out:
+        result.copy_(tensor, non_blocking=True)
+    return out
+
+
+def _broadcast_coalesced(tensors, devices, buffer_size):
+    """Copied one by one: flagos has no kernel that a large buffer would feed better."""
+    first, *others = devices
+    if any(tensor.device != _device(first) for tensor in tensors):
+        raise RuntimeError("all tensors must be on devices[0]: flagos:%d" % first)
+    copies = [[tensor.to(_device(i), non_blocking=True, copy=True) for tensor in tensors] for i in others]
+    return [list(tensors), *copies]
+
+
+def _on(streams, index):
+    return (streams[index] if streams else None) or contextlib.nullcontext()
+
+
+def _scatter(tensor, devices, chunk_sizes=None, dim=0, streams=None):
+    if chunk_sizes is None:
+        chunks = tensor.chunk(len(devices), dim)
+    else:
+        chunks = tensor.split_with_sizes(list(chunk_sizes), dim)
+    parts = []
+    for index, chunk in enumerate(chunks):
+        with _on(streams, index):
+            parts.append(chunk.to(_device(devices[index]), non_blocking=True))
+    return parts
+
+
+def _scatter_out(tensor, out, dim=0, streams=None):
+    chunks = tensor.split_with_sizes([result.size(dim) for result in out], dim)
+    for index, (result, chunk) in enumerate(zip(out, chunks, strict=True)):
+        with _on(streams, index):
+            result.copy_(chunk, non_blocking=True)
+    return out
+
+
+def _gather(tensors, dim, index=None):
+    if index == -1:
+        return torch.cat([tensor.cpu() for tensor in tensors], dim)
+    device = _device(torch.flagos.current_device() if index is None else index)
+    return torch.cat([tensor.to(device, non_blocking=True) for tensor in tensors], dim)
+
+
+def _gather_out(tensors, out, dim=0):
+    parts = out.split_with_sizes([tensor.size(dim) for tensor in tensors], dim)
+    for part, tensor in zip(parts, tensors, strict=True):
+        part.copy_(tensor, non_blocking=out.device.type != "cpu")
+    return out
+
+
+def _wrap(name, served):
+    def wrap(original):
+        def wrapper(tensors, *args, **kwargs):
+            first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+            is_of_host = first is not None and first.device.type == "cpu"
+            # A tensor of the host goes where the devices are.
+            is_meant = is_of_host and (inside() or not CUDA.is_available())
+            with setting(False):
+                if is_meant or first is not None and first.device.type == "flagos":
+                    return served(tensors, *args, **kwargs)
+            if original is None:
+                raise NotImplementedError(f"this build of PyTorch has no torch._C.{name}")
+            return original(tensors, *args, **kwargs)
+
+        wrapper.__name__ = name
+        return _mark(wrapper, original or served)
+
+    return wrap
+
+
+class _Copies(Row):
+    """A build of PyTorch without CUDA lacks them, and torch.nn.parallel.comm calls them all the same."""
+
+    def install(self):
+        if hasattr(self.owner, self.name):
+            super().install()
+        else:
+            setattr(self.owner, self.name, self.wrap(None))
+
+
+for _served in (
+    _broadcast,
+    _broadcast_out,
+    _broadcast_coalesced,
+    _scatter,
+    _scatter_out,
+    _gather,
+    _gather_out,
+):
+    _Copies(
+        torch._C,
+        _served.__name__,
+        _wrap(_served.__name__, _served),
+        why="torch.nn.DataParallel copies by it from device to device, and its devices are CUDA's",
+        cpu="plain copies and slices",
+        none="plain copies and slices",
+        cuda="plain copies and slices",
+    )
