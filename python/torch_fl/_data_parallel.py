@@ -73,15 +73,26 @@ def _gather_out(tensors, out, dim=0):
     return out
 
 
+def _names_ours(named, given):
+    """Whether a tensor of the host is for flagos where CUDA is there too, whose devices have the same
+    numbers: a stream, or memory for the result, says so."""
+    lists = [each for each in (*given, *named.values()) if isinstance(each, (list, tuple))]
+    return any(
+        isinstance(entry, (torch.Tensor, torch.Stream)) and entry.device.type == "flagos"
+        for entries in lists
+        for entry in entries
+    )
+
+
 def _wrap(name, served):
     def wrap(original):
         def wrapper(tensors, *args, **kwargs):
             first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-            is_of_host = first is not None and first.device.type == "cpu"
-            # A tensor of the host goes where the devices are.
-            is_meant = is_of_host and (inside() or not CUDA.is_available())
+            takes_hosts = inside() or not CUDA.is_available()
             with setting(False):
-                if is_meant or first is not None and first.device.type == "flagos":
+                kind = None if first is None else first.device.type
+                takes_hosts = takes_hosts or _names_ours(kwargs, args)
+                if kind == "flagos" or kind == "cpu" and takes_hosts:
                     return served(tensors, *args, **kwargs)
             if original is None:
                 raise NotImplementedError(f"this build of PyTorch has no torch._C.{name}")
@@ -119,5 +130,6 @@ for _served in (
         why="torch.nn.DataParallel copies by it from device to device, and its devices are CUDA's",
         cpu="plain copies and slices",
         none="plain copies and slices",
-        cuda="plain copies and slices",
+        cuda="plain copies and slices. A tensor of the host goes to CUDA, unless a stream or `out` of "
+        "flagos is given, or inside as_cuda",
     )

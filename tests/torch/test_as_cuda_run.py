@@ -39,7 +39,8 @@ class Holder:
 def late(name):
     time.sleep(0.3)
     pickle.dumps(Holder)  # It is found in __main__.
-    print(name, torch.ones(2).cuda().device, torch.cuda.is_available())
+    # In one piece, for two threads may write at the same time.
+    sys.stdout.write(f"{name} {torch.ones(2).cuda().device} {torch.cuda.is_available()}\\n")
 
 held = Holder()
 atexit.register(lambda: print("atexit", torch.zeros(1, device="cuda").is_cuda))
