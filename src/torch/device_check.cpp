@@ -3,6 +3,7 @@
 
 #include "router.h"
 #include "twin.h"
+#include "values.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -91,8 +92,8 @@ void each_operand(const OperatorPlan &plan, const IValue *arguments, const Visit
             if (value.toTensor().defined()) {
                 visit(value.toTensor(), argument.written, false);
             }
-        } else if (value.isTensorList() || value.isOptionalTensorList()) {
-            const bool indices = value.isOptionalTensorList();
+        } else if (is_tensor_list(value)) {
+            const bool indices = is_list_with_gaps(value);
             for (const IValue &element : value.toListRef()) {
                 if (element.isTensor() && element.toTensor().defined()) {
                     visit(element.toTensor(), argument.written, indices);

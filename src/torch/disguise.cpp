@@ -120,7 +120,7 @@ void convert_tensors(IValue &value, const Wanted &wanted, const Convert &convert
             list.push_back(wanted(tensor) ? convert(tensor) : tensor);
         }
         value = IValue(std::move(list));
-    } else if (value.isOptionalTensorList()) {
+    } else if (is_list_with_gaps(value)) {
         c10::List<std::optional<at::Tensor>> list;
         list.reserve(value.toListRef().size());
         for (const IValue &element : value.toListRef()) {
@@ -294,7 +294,7 @@ bool can_take_part(const IValue &value) {
     if (value.isTensor()) {
         return can_be_disguised(value.toTensor());
     }
-    if (value.isTensorList() || value.isOptionalTensorList()) {
+    if (is_tensor_list(value)) {
         for (const IValue &element : value.toListRef()) {
             if (element.isTensor() && !can_take_part(element)) {
                 return false;

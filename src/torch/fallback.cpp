@@ -91,7 +91,7 @@ IValue host_value(const HostOperands &operands, const IValue &value) {
     if (value.isTensor()) {
         return IValue(operands.host_of(value.toTensor()));
     }
-    if (value.isOptionalTensorList()) {
+    if (is_list_with_gaps(value)) {
         c10::List<std::optional<at::Tensor>> list;
         for (const IValue &element : value.toListRef()) {
             list.push_back(element.isNone() ? std::optional<at::Tensor>()
@@ -131,7 +131,7 @@ void call_on_cpu(const OperatorPlan &plan, const c10::OperatorHandle &op, Stack 
     operands.copy();
     for (const auto &argument : plan.relevant) {
         IValue &value = arguments[argument.index];
-        if (value.isTensor() || value.isTensorList() || value.isOptionalTensorList()) {
+        if (value.isTensor() || is_tensor_list(value)) {
             const bool wants =
                 plan.asks_gradient && value.isTensor() && value.toTensor().requires_grad();
             value = host_value(operands, value);

@@ -57,7 +57,7 @@ uint32_t host_results_of(const std::string &name) {
 using Held = c10::SmallVector<IValue, 8>;
 
 IValue shown_list(ShadowFrame &frame, const IValue &list, bool written) {
-    const bool optional = list.isOptionalTensorList();
+    const bool optional = is_list_with_gaps(list);
     if (!optional) {
         c10::List<at::Tensor> shown;
         shown.reserve(list.toListRef().size());
@@ -79,10 +79,6 @@ IValue shown_list(ShadowFrame &frame, const IValue &list, bool written) {
         shown.push_back(ShadowFrame::needs_shadow(tensor) ? *frame.show(tensor, written) : tensor);
     }
     return IValue(std::move(shown));
-}
-
-bool is_tensor_list(const IValue &value) {
-    return value.isTensorList() || value.isOptionalTensorList();
 }
 
 void check_device(c10::Device device) {

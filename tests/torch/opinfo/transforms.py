@@ -121,6 +121,30 @@ def traced(side, op, dtype, sample):
 
 
 @variant()
+def jit_traced(side, op, dtype, sample):
+    """What torch.jit.trace records, and what that computes of other values than the example's."""
+    placed = Placed(side, op, sample)
+    flat = Flat(op, placed)
+    if not flat.tensors or any(tensor.layout is not torch.strided for tensor in flat.tensors):
+        return None
+    example = [tensor.detach() for tensor in flat.tensors]
+    others = [tensor.roll(1) if tensor.dim() else tensor for tensor in example]
+    side.seed(CALL_SEED)
+
+    def call():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            recorded = torch.jit.trace(
+                lambda *tensors: tuple(results_only(flat(*tensors))), tuple(example), check_trace=False
+            )
+        kinds = " ".join(node.kind() for node in recorded.inlined_graph.nodes())
+        side.seed(CALL_SEED)
+        return kinds, recorded(*others)
+
+    return observe(side, call, ())
+
+
+@variant()
 def fake(side, op, dtype, sample):
     """What fake tensors say of the result: the metadata, without a kernel."""
     placed = Placed(side, op, sample)
@@ -163,4 +187,4 @@ def autocast(side, op, dtype, sample):
     return observe(side, call, placed.tree)
 
 
-TRANSFORMS = ("vmapped", "func_vjp", "func_jvp", "traced", "fake", "autocast")
+TRANSFORMS = ("vmapped", "func_vjp", "func_jvp", "traced", "jit_traced", "fake", "autocast")
