@@ -50,12 +50,12 @@ def _lazy_init():
             "Cannot re-initialize flagos in forked subprocess. To use flagos with "
             "multiprocessing, you must use the 'spawn' start method"
         )
+    _C.device_init()  # First, since it says best why a device cannot be used.
     if _CUDA_IS_TWIN and not CUDA.is_initialized():
         _start_cuda()  # Before the lock is taken: CUDA's start holds one, and may come here.
     with _lock:
         if is_initialized():
             return
-        _C.device_init()
         # Queued calls come back here through the functions that they use.
         _thread.inside = True
         try:
