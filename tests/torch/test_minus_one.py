@@ -71,6 +71,7 @@ def test_events_speak_of_what_a_user_did():
         with flagos.device(1):
             end.record()
         start.record()
+        start.synchronize(), end.synchronize()
         with pytest.raises((RuntimeError, ValueError)) as caught:
             start.elapsed_time(end)
         assert "devices 0 and 1" in str(caught.value) and "fl_" not in str(caught.value)
