@@ -1,19 +1,18 @@
 """What one operator costs the calling thread on native CUDA, on flagos and with the launch queue.
 
-    python bench/card/submit.py [--rounds 9] [--sizes 1024,...] [--item-turns 400]
+    python bench/card/submit.py [--turns 61] [--sizes 1024,...] [--operators add,...]
                                 [--library FILE] [--log FILE]
 
-Processes take turns; each round times a burst of calls of each operator without waiting for the
-device in between, and the least of several bursts counts. Figures are nanoseconds a call and the
-side over native: below 1 the side is faster. Sizes are elements. Bursts are short, so that neither
-the device's nor the launch queue's room runs out. With the library that bench/cpp/submit.cpp makes
-(libsubmit.so) the same calls are made from C++ too (`cpp.add` and so on).
+A turn times a burst of calls of one operator in each of the processes, one after the other, without
+waiting for the device in between. The machine's mood changes within seconds by more than what is
+looked for, so turns are short and many: what counts is the median over the turns of what a side took
+over what native took beside it. Below 1 the side is faster; the quartiles follow in brackets. Figures
+are nanoseconds a call, sizes are elements. Bursts are short also so that neither the device's nor the
+launch queue's room runs out.
 
-`item` is the time until a value is there, right after an operator. The machine's mood changes it by
-more than its bar within seconds, so there the processes take turns every few calls, and what counts
-is the median over some hundred turns of how much longer a side took than native beside it.
-
-No sizes (`--sizes ""`) leave `item` alone. Exits with 1 where a bar was missed.
+With the library that bench/cpp/submit.cpp makes (libsubmit.so) the same calls are made from C++ too
+(`cpp.add` and so on). `item` is the time until a value is there, right after an operator; more than
+native, in nanoseconds, is what counts there. Exits with 1 where a bar was missed.
 """
 
 import argparse
@@ -70,6 +69,7 @@ def operators(torch, device, elements, gradients=False):
         "sdpa": lambda: functional.scaled_dot_product_attention(query, query, query),
         "lgamma": lambda: torch.lgamma(x),
         "frac": lambda: torch.frac(x),
+        "item": lambda: (query + query)[0, 0, 0, 0].item(),
     }
 
 
@@ -82,84 +82,79 @@ def worker(torch, device):
         processes.finish(torch, device)
 
     def burst(name, call, calls):
-        best = float("inf")
-        for _ in range(5):
-            finish()
-            if name.startswith("cpp."):
-                best = min(best, call(calls) / 1000)
-                continue
-            start = time.perf_counter_ns()
-            for _ in range(calls):
-                call()
-            best = min(best, (time.perf_counter_ns() - start) / calls)
         finish()
-        return best
+        if name.startswith("cpp."):
+            return call(calls) / 1000
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter_ns() - start) / calls
 
-    def item(calls=12):
+    def latency(call, calls=8):
         times = []
         for _ in range(calls):
             finish()
             start = time.perf_counter_ns()
-            (of_item + of_item)[0, 0].item()
+            call()
             times.append(time.perf_counter_ns() - start)
-        return statistics.median(times[2:])  # The first ones wake up after the other sides' turns.
+        return statistics.median(times)
 
     def respond(line):
-        if line == "item":
-            with processes.one_processor():
-                return {"ns": item()}
-        elements = int(line)
-        if elements not in tables:
-            tables[elements] = operators(torch, device, elements)
-        calls = 200 if elements <= 1 << 20 else 40
+        elements, name = line.split()
+        table = tables.get(elements)
+        if table is None:
+            table = tables[elements] = operators(torch, device, int(elements))
+        if name == "names":
+            return {"names": list(table)}
         with processes.one_processor():
-            return {"ns": {name: burst(name, call, calls) for name, call in tables[elements].items()}}
+            if name == "item":
+                latency(table[name], calls=2)  # Wakes up after the other sides' turns.
+                return {"ns": latency(table[name])}
+            burst(name, table[name], calls=8)
+            return {"ns": burst(name, table[name], 150 if int(elements) <= 1 << 20 else 40)}
 
-    of_item = torch.ones(32, 32, device=device)
     return respond
 
 
-def judge(side, name, native, ours, ratio):
+def met(side, name, more, ratio):
     """Whether the bar of an operator was met; None where there is none."""
     name = name.removeprefix("cpp.")
+    if name == "item":
+        return more <= ITEM_MORE_NS
     if side == "queue":
         return ratio <= QUEUED_MOST if name in QUEUED else None
     if name in BOXED:
-        return ours - native <= BOXED_MORE_NS
+        return more <= BOXED_MORE_NS
     return ratio <= (VIEWS_MOST if name in VIEWS else TYPED_MOST)
 
 
-def say_met(met):
-    return {True: " met", False: " MISSED", None: ""}[met]
-
-
-def compare_item(sides, turns, log):
-    """The names of the sides that missed the bar of `item`."""
+def compare(sides, elements, name, turns, log):
+    """Prints the operator's line and returns the names of the bars that it missed."""
     rows = []
     for turn in range(turns):
-        answers = processes.in_turn(sides, "item", turn)
-        rows.append({name: answer["ns"] for name, answer in answers.items()})
-        log.write(json.dumps({"item": turn, **rows[-1]}) + "\n")
+        answers = processes.in_turn(sides, f"{elements} {name}", turn)
+        rows.append({side: answer["ns"] for side, answer in answers.items()})
+        log.write(json.dumps({"elements": elements, "operator": name, "turn": turn, **rows[-1]}) + "\n")
     rows = rows[turns // 10 :]  # The first ones warm up.
     native = statistics.median(row[processes.NATIVE] for row in rows)
-    line = f"{'':9s} {'item':15s} native {native:7.0f} ns"
+    line = f"{elements:9d} {name:15s} native {native:7.0f} ns"
     missed = []
     for side in processes.ALL[1:]:
-        more = [row[side] - row[processes.NATIVE] for row in rows]
-        low, middle, high = statistics.quantiles(more, n=4)
-        if middle > ITEM_MORE_NS:
-            missed.append(side)
-        line += f"  {side} {middle:+.0f} ns (quartiles {low:+.0f} .. {high:+.0f})"
-        line += say_met(middle <= ITEM_MORE_NS)
+        more = statistics.median(row[side] - row[processes.NATIVE] for row in rows)
+        low, ratio, high = statistics.quantiles([row[side] / row[processes.NATIVE] for row in rows], n=4)
+        line += f"  {side} {ratio:.3f} ({low:.3f} .. {high:.3f}) {more:+6.0f} ns"
+        line += {True: " met", False: " MISSED", None: ""}[met(side, name, more, ratio)]
+        if met(side, name, more, ratio) is False:
+            missed.append(f"{name}/{side}/{elements}")
     print(line, flush=True)
     return missed
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--turns", type=int, default=61)
     parser.add_argument("--sizes", default="1024,65536,1048576,16777216")
-    parser.add_argument("--item-turns", type=int, default=400)
+    parser.add_argument("--operators", help="only these, by comma")
     parser.add_argument("--library")
     parser.add_argument("--log", default=os.devnull)
     parser.add_argument("--worker")
@@ -171,27 +166,13 @@ def main():
     sides = [processes.Side(name, __file__) for name in processes.ALL]
     missed = []
     with open(arguments.log, "a") as log:
-        for elements in map(int, filter(None, arguments.sizes.split(","))):
-            rounds = []
-            for turn in range(arguments.rounds + 1):
-                answers = processes.in_turn(sides, str(elements), turn)
-                row = {name: answer["ns"] for name, answer in answers.items()}
-                log.write(json.dumps({"elements": elements, "round": turn, **row}) + "\n")
-                rounds.append(row)
-            rounds = rounds[1:]  # The first one warms up.
-            for name in rounds[0][processes.NATIVE]:
-                native = statistics.median(row[processes.NATIVE][name] for row in rounds)
-                line = f"{elements:9d} {name:15s} native {native:7.0f} ns"
-                for side in processes.ALL[1:]:
-                    ratios = sorted(row[side][name] / row[processes.NATIVE][name] for row in rounds)
-                    ours, ratio = native * statistics.median(ratios), statistics.median(ratios)
-                    met = judge(side, name, native, ours, ratio)
-                    line += f"  {side} {ratio:.3f} ({ratios[0]:.3f} .. {ratios[-1]:.3f})"
-                    line += say_met(met)
-                    if met is False:
-                        missed.append(f"{name}/{side}/{elements}")
-                print(line, flush=True)
-        missed += [f"item/{side}" for side in compare_item(sides, arguments.item_turns, log)]
+        for elements in map(int, arguments.sizes.split(",")):
+            names = processes.ask_all(sides, f"{elements} names")[0]["names"]
+            if arguments.operators:
+                names = arguments.operators.split(",")
+            for name in names:
+                turns = arguments.turns * (5 if name == "item" else 1)
+                missed += compare(sides, elements, name, turns, log)
     for side in sides:
         side.quit()
     if missed:
