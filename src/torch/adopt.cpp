@@ -32,7 +32,9 @@ void set_label(c10::TensorImpl *impl, c10::DispatchKeySet keys, c10::Device devi
     fields.device_opt_ = device;
 }
 
-void relabel(c10::TensorImpl *impl) {
+namespace {
+
+C10_ALWAYS_INLINE void relabel_alone(c10::TensorImpl *impl) {
     Fields &fields = Fields::of(impl);
     const c10::Device device = to_flagos(*fields.device_opt_);
     fields.device_opt_ = device;
@@ -47,24 +49,43 @@ void relabel(c10::TensorImpl *impl) {
     }
 }
 
+} // namespace
+
+void relabel(c10::TensorImpl *impl) {
+    relabel_alone(impl);
+}
+
+C10_ALWAYS_INLINE bool ShadowFrame::adopt_alone(at::Tensor &result) {
+    c10::TensorImpl *const impl = result.unsafeGetTensorImpl();
+    if (!result.defined() || impl->device_type() != twin.type) {
+        return true;
+    }
+    c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
+    if (C10_LIKELY(storage != nullptr && result.use_count() == 1 &&
+                   c10::raw::intrusive_ptr::use_count(storage) == 1 &&
+                   !is_special(impl->key_set()))) {
+        relabel_alone(impl);
+        return true;
+    }
+    const at::Tensor &original = original_of(result);
+    if (original.is_same(result)) {
+        return false;
+    }
+    result = original;
+    return true;
+}
+
+void ShadowFrame::adopt(at::Tensor &result) {
+    if (C10_UNLIKELY(!adopt_alone(result))) {
+        at::Tensor *pointer = &result;
+        adopt_shared(&pointer, 1);
+    }
+}
+
 void ShadowFrame::adopt(at::Tensor *const *results, size_t count) {
     bool shared = false;
     for (size_t i = 0; i < count; i++) {
-        c10::TensorImpl *const impl = results[i]->unsafeGetTensorImpl();
-        if (!results[i]->defined() || impl->device_type() != twin.type) {
-            continue;
-        }
-        c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
-        if (C10_LIKELY(storage != nullptr && results[i]->use_count() == 1 &&
-                       c10::raw::intrusive_ptr::use_count(storage) == 1 &&
-                       !is_special(impl->key_set()))) {
-            relabel(impl);
-        } else if (const at::Tensor &original = original_of(*results[i]);
-                   !original.is_same(*results[i])) {
-            *results[i] = original;
-        } else {
-            shared = true;
-        }
+        shared |= !adopt_alone(*results[i]);
     }
     if (C10_UNLIKELY(shared)) {
         adopt_shared(results, count);

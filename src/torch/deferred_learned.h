@@ -135,7 +135,7 @@ struct DeferLearned<Op, Allowed, R(A...)> {
     static void run(DeferredTask &task) {
         const TaskArguments<Arguments> arguments(task);
         R made = std::apply(
-            [&](auto &...each) { return Op::redispatch(twin.keys, give(*task.operands, each)...); },
+            [&](auto &...each) { return TwinKernel<Op>::call(give(*task.operands, each)...); },
             arguments.value.kept);
         size_t index = 0;
         each_result(made, [&](auto &result) {

@@ -214,7 +214,7 @@ struct DeferGiven<Op, Rule, Quick, R(A...)> {
 
     static void run(DeferredTask &task) {
         const TaskArguments<Kept> kept(task);
-        std::apply([&](auto &...each) { Op::redispatch(twin.keys, give(*task.operands, each)...); },
+        std::apply([&](auto &...each) { TwinKernel<Op>::call(give(*task.operands, each)...); },
                    kept.value);
     }
 };

@@ -8,6 +8,7 @@
 #include "disguise.h"
 #include "register.h"
 #include "shadow.h"
+#include "twin_kernel.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/boxing/KernelFunction.h>
@@ -41,9 +42,9 @@ bool is_wrapped(const Tensor &tensor) {
 int64_t choice_for_wrapped(const Tensor &query, const Tensor &key, const Tensor &value,
                            double dropout, bool causal, std::optional<double> scale, bool grouped) {
     const c10::impl::ExcludeDispatchKeyGuard no_python(c10::python_ks);
-    return at::_ops::_fused_sdp_choice::redispatch(twin.keys, disguised(query), disguised(key),
-                                                   disguised(value), std::nullopt, dropout, causal,
-                                                   scale, grouped);
+    return TwinKernel<at::_ops::_fused_sdp_choice>::call(disguised(query), disguised(key),
+                                                         disguised(value), std::nullopt, dropout,
+                                                         causal, scale, grouped);
 }
 
 // One of the operators that the composite chooses between, of operands that it would hand on as

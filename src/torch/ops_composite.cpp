@@ -11,6 +11,7 @@
 #include "queue.h"
 #include "register.h"
 #include "shadow.h"
+#include "twin_kernel.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Operators.h>
@@ -145,9 +146,9 @@ int64_t twin_choice(const Tensor &query, const Tensor &key, const Tensor &value,
         shown_mask = stand_in(*mask);
     }
     // Straight to the twin's kernel, so that modes that watch operators see none here, as natively.
-    return at::_ops::_fused_sdp_choice::redispatch(twin.keys, stand_in(query), stand_in(key),
-                                                   stand_in(value), shown_mask, dropout, causal,
-                                                   scale, grouped);
+    return TwinKernel<at::_ops::_fused_sdp_choice>::call(stand_in(query), stand_in(key),
+                                                         stand_in(value), shown_mask, dropout,
+                                                         causal, scale, grouped);
 }
 
 // A choice looks at no memory, but to show a tensor waits for the launch queue: what was chosen for

@@ -10,6 +10,7 @@
 #include "queue.h"
 #include "register.h"
 #include "shadow.h"
+#include "twin_kernel.h"
 
 #include <ATen/Operators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -83,13 +84,6 @@ struct Matrices {
                                                                  weight.stride(0)} {}
 };
 
-Tensor product_of(c10::DispatchKeySet keys, const Tensor &flat, const Tensor &turned,
-                  const OptionalTensor &bias) {
-    return bias.has_value() ? at::_ops::addmm::redispatch(keys, *bias, flat, turned, /*beta=*/1,
-                                                          /*alpha=*/1)
-                            : at::_ops::mm::redispatch(keys, flat, turned);
-}
-
 // The twin's product of shadows.
 Tensor product_now(const Tensor &input, const Tensor &weight, const OptionalTensor &bias,
                    fl_slot *slot) {
@@ -102,7 +96,9 @@ Tensor product_now(const Tensor &input, const Tensor &weight, const OptionalTens
         const Tensor &turned = *frame.show(weight, false);
         turned.unsafeGetTensorImpl()->set_sizes_and_strides(shapes.turned, shapes.turned_strides);
         Tensor result =
-            product_of(twin.keys, flat, turned, bias.has_value() ? frame.show(*bias, false) : bias);
+            bias.has_value()
+                ? TwinKernel<at::_ops::addmm>::call(*frame.show(*bias, false), flat, turned, 1, 1)
+                : TwinKernel<at::_ops::mm>::call(flat, turned);
         frame.adopt(result);
         return result;
     } catch (...) {
@@ -120,9 +116,11 @@ Tensor view_of(const Tensor &tensor, at::IntArrayRef sizes, at::IntArrayRef stri
 // With the launch queue on, our own product of views, which queues.
 Tensor product_later(const Tensor &input, const Tensor &weight, const OptionalTensor &bias) {
     const Matrices shapes(input, weight);
-    return product_of(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                      view_of(input, shapes.flat, shapes.flat_strides),
-                      view_of(weight, shapes.turned, shapes.turned_strides), bias);
+    constexpr c10::DispatchKeySet ours(c10::DispatchKey::PrivateUse1);
+    const Tensor flat = view_of(input, shapes.flat, shapes.flat_strides);
+    const Tensor turned = view_of(weight, shapes.turned, shapes.turned_strides);
+    return bias.has_value() ? at::_ops::addmm::redispatch(ours, *bias, flat, turned, 1, 1)
+                            : at::_ops::mm::redispatch(ours, flat, turned);
 }
 
 Tensor product(const Tensor &input, const Tensor &weight, const OptionalTensor &bias,

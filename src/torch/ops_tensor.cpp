@@ -12,6 +12,7 @@
 #include "launch.h"
 #include "register.h"
 #include "shadow.h"
+#include "twin_kernel.h"
 
 #include "fl/device.h"
 
@@ -78,8 +79,8 @@ Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
     refuse_pinned(pin_memory);
     if (twin.present) {
         return adopted([&] {
-            return at::_ops::empty_memory_format::redispatch(
-                twin.keys, size, dtype, layout, twin_device(device), pin_memory, memory_format);
+            return TwinKernel<at::_ops::empty_memory_format>::call(
+                size, dtype, layout, twin_device(device), pin_memory, memory_format);
         });
     }
     const c10::DeviceGuard guard(core_device(device));
@@ -100,8 +101,8 @@ Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
     refuse_pinned(pin_memory);
     if (twin.present) {
         return adopted([&] {
-            return at::_ops::empty_strided::redispatch(twin.keys, size, stride, dtype, layout,
-                                                       twin_device(device), pin_memory);
+            return TwinKernel<at::_ops::empty_strided>::call(size, stride, dtype, layout,
+                                                             twin_device(device), pin_memory);
         });
     }
     const c10::DeviceGuard guard(core_device(device));
@@ -254,9 +255,9 @@ Tensor to_copy(const Tensor &self, std::optional<at::ScalarType> dtype,
     const Tensor &shadow = *frame.show(self, false);
     Tensor result;
     if (keeps_layout(self, dtype, layout, pin_memory, memory_format)) {
-        result = at::_ops::empty_strided::redispatch(
-            twin.keys, self.sym_sizes(), self.sym_strides(), dtype.value_or(self.scalar_type()),
-            std::nullopt, shadow.device(), std::nullopt);
+        result = TwinKernel<at::_ops::empty_strided>::call(
+            self.sym_sizes(), self.sym_strides(), dtype.value_or(self.scalar_type()), std::nullopt,
+            shadow.device(), std::nullopt);
         at::native::copy_(result, shadow, non_blocking);
     } else {
         result = at::native::_to_copy(shadow, dtype, layout, std::nullopt, pin_memory, non_blocking,
@@ -274,7 +275,7 @@ Scalar local_scalar_dense(const Tensor &self) {
     }
     ShadowFrame frame;
     try {
-        return at::_ops::_local_scalar_dense::redispatch(twin.keys, *frame.show(self, false));
+        return TwinKernel<at::_ops::_local_scalar_dense>::call(*frame.show(self, false));
     } catch (...) {
         rethrow_in_user_words("aten::_local_scalar_dense");
     }

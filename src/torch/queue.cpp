@@ -120,7 +120,7 @@ fl_status keep_exception(const char *name) {
 // --- draining
 // ---------------------------------------------------------------------------------------
 
-thread_local WaitHabit t_wait_habit{0, 0};
+__thread WaitHabit t_wait_habit{0, 0};
 
 void drain_in_use() {
     if (fl_queue_on_worker()) {

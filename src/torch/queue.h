@@ -79,7 +79,7 @@ struct WaitHabit {
         }
     }
 };
-extern __attribute__((tls_model("initial-exec"))) thread_local WaitHabit t_wait_habit;
+extern __attribute__((tls_model("initial-exec"))) __thread WaitHabit t_wait_habit;
 
 // --- memory that others know
 // -----------------------------------------------------------------------

@@ -21,11 +21,11 @@ struct KindKeys {
     c10::DispatchKey flagos, twin, host;
 };
 
-// What the router must know of an operator, read once from its schema.
-// With composites that are taken apart anyway it is the only one that the tracer leaves to its
-// parts.
+// The only operator that PyTorch's tracer leaves to its parts, besides composites, which are taken
+// apart anyway.
 constexpr std::string_view kTracedInParts = "aten::convolution";
 
+// What the router must know of an operator, read once from its schema.
 struct OperatorPlan {
     struct Argument {
         uint16_t index;

@@ -107,15 +107,18 @@ C10_ALWAYS_INLINE void Shadow::bind_fields(const at::Tensor &tensor, bool writte
     if (C10_UNLIKELY(source->has_named_tensor_meta())) {
         copy_names(*source, *this);
     }
-    require_memory(*source);
 }
 
-void Shadow::bind(const at::Tensor &tensor, bool written) {
+C10_ALWAYS_INLINE void Shadow::bind(const at::Tensor &tensor, bool written) {
     bind_fields(tensor, written);
     bind_memory(tensor, written);
+    if (C10_UNLIKELY(bound_nbytes_ == 0)) {
+        require_memory(*tensor.unsafeGetTensorImpl());
+    }
 }
 
 void Shadow::bind_sharing(const at::Tensor &tensor, bool written, Shadow &lender) {
+    require_memory(*tensor.unsafeGetTensorImpl());
     bind_fields(tensor, written);
     share_memory(written, lender);
 }
@@ -133,6 +136,7 @@ void Shadow::bind_storage(const at::Tensor &tensor, bool written, Shadow *lender
 }
 
 void Shadow::record(const at::Tensor &tensor, bool written, Shadow *lender) {
+    require_memory(*tensor.unsafeGetTensorImpl());
     bind_fields(tensor, written);
     if (lender == nullptr) {
         bind_memory(tensor, /*written=*/false); // No copy-on-write storage comes here.
@@ -187,15 +191,20 @@ void Shadow::mark_written() {
 }
 
 // By hand: tensors have few dimensions, and a call for each list costs more than comparing it.
-bool Shadow::has_layout_of(const c10::TensorImpl &original) const {
+C10_ALWAYS_INLINE bool Shadow::has_layout_of(const c10::TensorImpl &original) const {
     const auto &other = static_cast<const Shadow &>(original);
     const c10::impl::SizesAndStrides &ours = sizes_and_strides_, &theirs = other.sizes_and_strides_;
-    bool same = ours.size() == theirs.size() && storage_offset_ == other.storage_offset_;
-    for (size_t dim = 0; same && dim < ours.size(); dim++) {
-        same = ours.sizes_data()[dim] == theirs.sizes_data()[dim] &&
-               ours.strides_data()[dim] == theirs.strides_data()[dim];
+    const size_t dims = ours.size();
+    if (dims != theirs.size() || storage_offset_ != other.storage_offset_) {
+        return false;
     }
-    return same;
+    const int64_t *const our_sizes = ours.sizes_data(), *const our_strides = ours.strides_data();
+    const int64_t *const sizes = theirs.sizes_data(), *const strides = theirs.strides_data();
+    int64_t differs = 0;
+    for (size_t dim = 0; dim < dims; dim++) {
+        differs |= (our_sizes[dim] ^ sizes[dim]) | (our_strides[dim] ^ strides[dim]);
+    }
+    return differs == 0;
 }
 
 void Shadow::write_back() {
@@ -313,14 +322,6 @@ ShadowFrame::Extra &ShadowFrame::extra() {
     return *extra_;
 }
 
-ThreadState::Slot &ShadowFrame::show_lvalue(const at::Tensor &tensor, bool written) {
-    drain_queue(); // What is shown is about to be read or written by somebody who does not queue.
-    if (C10_UNLIKELY(is_special(tensor.unsafeGetTensorImpl()->key_set()))) {
-        return extra().special.show(*this, tensor, written);
-    }
-    return show_plain<false>(tensor, written);
-}
-
 // The shadow of a tensor that was shown before, or nullptr; then `lender` shows its storage, or is
 // nullptr too.
 ThreadState::Slot *ShadowFrame::find_shown(const at::Tensor &tensor, bool written,
@@ -366,7 +367,8 @@ ThreadState::Slot *ShadowFrame::find_shown(const at::Tensor &tensor, bool writte
 }
 
 template <bool kStorageOnly>
-ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool written) {
+C10_ALWAYS_INLINE ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor,
+                                                             bool written) {
     if constexpr (kStorageOnly) {
         drain_queue();
     }
@@ -393,6 +395,14 @@ ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &tensor, bool writte
     }
     state_.top++;
     return slot;
+}
+
+ThreadState::Slot &ShadowFrame::show_lvalue(const at::Tensor &tensor, bool written) {
+    drain_queue(); // What is shown is about to be read or written by somebody who does not queue.
+    if (C10_UNLIKELY(is_special(tensor.unsafeGetTensorImpl()->key_set()))) {
+        return extra().special.show(*this, tensor, written);
+    }
+    return show_plain<false>(tensor, written);
 }
 
 template ThreadState::Slot &ShadowFrame::show_plain<true>(const at::Tensor &, bool);

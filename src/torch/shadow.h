@@ -105,7 +105,8 @@ class Shadow final : public c10::TensorImpl {
 
 class ShadowIndex;
 
-// Per-thread state of the adapter, reached through one initial-exec TLS load.
+// Per-thread state of the adapter, reached through one initial-exec TLS load: of __thread, because
+// whoever reads a thread_local of another file looks first whether it wants to be initialised.
 struct ThreadState {
     // Engaged optionals, so that a slot serves as `const Tensor&`, `Tensor&` and
     // `const std::optional<Tensor>&` without copying a handle.
@@ -130,7 +131,7 @@ struct ThreadState {
     void grow();
 };
 
-extern __attribute__((tls_model("initial-exec"))) thread_local ThreadState *t_thread_state;
+extern __attribute__((tls_model("initial-exec"))) __thread ThreadState *t_thread_state;
 ThreadState &make_thread_state();
 
 inline ThreadState &thread_state() {
@@ -202,11 +203,7 @@ class ShadowFrame {
     // of other devices than the twin's stay as they are. `results` points to handles that the
     // caller owns.
     void adopt(at::Tensor *const *results, size_t count);
-
-    void adopt(at::Tensor &result) {
-        at::Tensor *pointer = &result;
-        adopt(&pointer, 1);
-    }
+    void adopt(at::Tensor &result);
 
     // The caller's tensor behind a reference that the callee returned.
     const at::Tensor &original_of(const at::Tensor &result) const;
@@ -231,6 +228,8 @@ class ShadowFrame {
             (state_.shadow(i).*method)();
         }
     }
+    // Adopts what nobody else holds and what was shown; false for anything else.
+    bool adopt_alone(at::Tensor &result);
     void adopt_shared(at::Tensor *const *results, size_t count);
     void commit_special();
     void release();

@@ -4,7 +4,7 @@
 
 namespace fl_torch {
 
-thread_local ThreadState *t_thread_state = nullptr;
+__thread ThreadState *t_thread_state = nullptr;
 
 ThreadState::ThreadState() = default;
 ThreadState::~ThreadState() = default;

@@ -10,6 +10,7 @@
 #include "queue.h"
 #include "router.h"
 #include "shadow.h"
+#include "twin_kernel.h"
 
 #include <ATen/core/IListRef.h>
 #include <ATen/core/boxing/KernelFunction.h>
@@ -305,12 +306,17 @@ struct Typed<Op, R(A...)> {
 
     static R queued_result(Result &result, std::remove_reference_t<A> &...arguments) {
         if constexpr (std::is_lvalue_reference_v<R>) {
-            std::remove_reference_t<R> *written = nullptr;
-            (find_written<A>(written, arguments), ...);
-            return *written;
+            return written_of(arguments...);
         } else if constexpr (!std::is_void_v<R>) {
             return std::move(result);
         }
+    }
+    static R written_of(std::remove_reference_t<A> &...arguments) {
+        static_assert((is_written<A> + ...) == 1,
+                      "which of the written ones it returns is not known");
+        std::remove_reference_t<R> *written = nullptr;
+        (find_written<A>(written, arguments), ...);
+        return *written;
     }
     template <class Declared, class Pointer, class T>
     static void find_written(Pointer &written, T &argument) {
@@ -320,20 +326,19 @@ struct Typed<Op, R(A...)> {
     }
 
     static R call_shown(ShadowFrame &frame, std::remove_reference_t<A> &...arguments) {
-        const c10::DispatchKeySet keys = twin.keys;
         if constexpr (kWritesList) {
             call_list(frame, std::index_sequence_for<A...>(), arguments...);
         } else if constexpr (std::is_void_v<R>) {
-            Op::redispatch(keys, shown(frame, arguments)...);
+            TwinKernel<Op>::call(shown(frame, arguments)...);
             if constexpr (kWrites) {
                 frame.commit();
             }
         } else if constexpr (std::is_lvalue_reference_v<R>) {
-            R result = Op::redispatch(keys, shown(frame, arguments)...);
+            TwinKernel<Op>::call(shown(frame, arguments)...);
             frame.commit();
-            return const_cast<R>(frame.original_of(result));
+            return written_of(arguments...); // Its shadow is what came back.
         } else {
-            R result = Op::redispatch(keys, shown(frame, arguments)...);
+            R result = TwinKernel<Op>::call(shown(frame, arguments)...);
             if constexpr (kWrites) {
                 frame.commit();
             }
@@ -364,7 +369,7 @@ struct Typed<Op, R(A...)> {
         if (counts_versions) {
             frame.show_versions();
         }
-        Op::redispatch(twin.keys, std::get<index>(all)...);
+        TwinKernel<Op>::call(std::get<index>(all)...);
         if (counts_versions) {
             frame.return_versions();
         }
