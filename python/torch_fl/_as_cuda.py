@@ -268,6 +268,21 @@ def _profiled(init):
     return call
 
 
+def _naming_said(cast):
+    """Of autocast, which compares the name of a device with what tensors say."""
+
+    @functools.wraps(cast)
+    def call(value, device_type, dtype):
+        return cast(value, "cuda" if device_type == "flagos" else device_type, dtype)
+
+    return call
+
+
+def _new_fake(new):
+    """A fake tensor is of the device that it is given. What reads that off a tensor is told cuda."""
+    return staticmethod(translated(new))
+
+
 def _saying(function):
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -299,6 +314,23 @@ def _device_said(kind):
     return property(lambda holder: _said(held(holder)))
 
 
+def _is_on():
+    return torch._C._is_torch_function_mode_enabled() and any(
+        isinstance(mode, _Mode) for mode in overrides._get_current_function_mode_stack()
+    )
+
+
+def _device_said_above(kind):
+    """The same where the mode would take the answer back, as in `device=x.device`. Functions of the
+    script that PyTorch calls below it (__torch_dispatch__, forward under torch.func) read flagos."""
+    held = inspect.getattr_static(kind, "device").__get__
+
+    def device(holder):
+        return _said(held(holder)) if _is_on() else held(holder)
+
+    return property(device)
+
+
 def _patches():
     """(object, name, new value) of every name that is exchanged."""
     autocast_mode = importlib.import_module("torch.amp.autocast_mode")
@@ -318,7 +350,9 @@ def _patches():
     # PyTorch's functions take no class that is derived from this one.
     yield torch, "Event", _cuda_module.stand_in_for_all(torch.Event)
     yield wrapped(autocast, "__init__")
+    yield wrapped(autocast_mode, "_cast", _naming_said)
     yield wrapped(torch.amp.GradScaler, "__init__")
+    yield wrapped(torch.amp.GradScaler, "update", below)
     for owner in (torch.amp, autocast_mode):
         for name in ("custom_fwd", "custom_bwd", "is_autocast_available"):
             yield wrapped(owner, name)
@@ -338,7 +372,13 @@ def _patches():
     yield wrapped(torch.library.Library, "impl", _kernel)
     for name in ("custom_op", "impl", "register_kernel"):
         yield wrapped(torch.library, name, _for_devices)
-    yield wrapped(torch.library.CustomOpDef, "register_kernel", _for_devices)
+    for name in ("register_kernel", "set_kernel_enabled"):
+        yield wrapped(torch.library.CustomOpDef, name, _for_devices)
+    for owner in (torch.jit, torch.jit._serialization):
+        yield wrapped(owner, "load")
+    yield wrapped(torch.Tensor, "_make_wrapper_subclass", lambda make: staticmethod(translated(make)))
+    fake = importlib.import_module("torch._subclasses.fake_tensor").FakeTensor
+    yield wrapped(fake, "__new__", _new_fake)
     default = importlib.import_module("torch.utils.checkpoint").DefaultDeviceType
     if default._default_device_type is None:
         # It is asked for once a process, and that may be now.
@@ -356,7 +396,8 @@ def _patches():
             yield wrapped(kind, name, below)
     # Not by the mode: code that PyTorch calls below it (operators in Python) must see the same.
     yield torch.Tensor, "is_cuda", property(_says_cuda)
-    for kind in (torch.Tensor, torch.UntypedStorage, flagos.Stream):
+    yield torch.Tensor, "device", _device_said_above(torch.Tensor)
+    for kind in (torch.UntypedStorage, flagos.Stream):
         yield kind, "device", _device_said(kind)
     yield flagos.Stream, "cuda_stream", flagos.Stream.flagos_stream
     for kind in (flagos.StreamContext, flagos.graph):
@@ -484,6 +525,15 @@ class as_cuda(contextlib.ContextDecorator, threading.local):
 
     def __init__(self):
         self._entered = []  # By the calling thread: what ends each `with`, the innermost last.
+
+    def __call__(self, function):
+        kinds = inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
+        if any(is_kind(function) for is_kind in kinds):
+            raise TypeError(
+                f"as_cuda() as a decorator would end before {function.__qualname__} runs, which is a "
+                "generator or a coroutine; write `with torch_fl.as_cuda():` where it is driven"
+            )
+        return super().__call__(function)
 
     def __enter__(self):
         with contextlib.ExitStack() as ending:

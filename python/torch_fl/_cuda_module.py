@@ -134,6 +134,8 @@ for _kind in (_StandIn, _OnlyInside):
 def stand_in(original, kind=_StandIn, **names):
     """The class that stands for `original` inside as_cuda."""
     module = "torch.cuda" if original.__module__ == "torch.flagos" else original.__module__
+    if getattr(original, "is_cuda", None) is False:
+        names["is_cuda"] = module == "torch.cuda"
     names |= {"_original": original, "__doc__": original.__doc__, "__module__": module}
     return kind(original.__qualname__, (), names)
 

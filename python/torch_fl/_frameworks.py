@@ -104,3 +104,33 @@ _WhenImported(
     none="likewise",
     cuda="nothing means where the model is, if that is flagos; a number is transformers' own, a device of `cuda`",
 )
+
+
+def _wrap_state(original):
+    signature = inspect.signature(original)
+
+    def __init__(self, *args, **kwargs):
+        told = os.environ.get("ACCELERATE_TORCH_DEVICE")
+        wants_cpu = signature.bind(self, *args, **kwargs).arguments.get("cpu")
+        wants_cpu = wants_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
+        if not wants_cpu or told != "flagos":
+            return original(self, *args, **kwargs)
+        os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+        try:
+            original(self, *args, **kwargs)
+        finally:
+            os.environ["ACCELERATE_TORCH_DEVICE"] = told
+
+    return _mark(__init__, original)
+
+
+_WhenImported(
+    "accelerate.state",
+    "PartialState",
+    "__init__",
+    _wrap_state,
+    why="the variable above is stronger there than `cpu=True`, and a script that asks for the CPU would get flagos",
+    cpu="`Accelerator(cpu=True)` and `TrainingArguments(use_cpu=True)` are on the CPU",
+    none="likewise",
+    cuda="likewise",
+)

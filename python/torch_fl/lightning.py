@@ -9,7 +9,12 @@ its precision is its way to add another. Importing this module imports lightning
 
 import torch
 from lightning.pytorch.accelerators import Accelerator
-from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+from lightning.pytorch.plugins.precision import (
+    DoublePrecision,
+    HalfPrecision,
+    MixedPrecision,
+    Precision,
+)
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 
@@ -59,18 +64,29 @@ class FlagosStrategy(SingleDeviceStrategy):
     """Training on one flagos device.
 
     device: its number.
-    precision: "32-true", or "16-mixed" or "bf16-mixed" for autocast.
+    precision: what Trainer takes: "32-true", "64-true", "16-true", "bf16-true", and "16-mixed" or
+        "bf16-mixed" for autocast. ValueError for any other.
     """
 
     def __init__(self, device=0, precision="32-true"):
-        scaler = torch.amp.GradScaler("flagos") if precision == "16-mixed" else None
         super().__init__(
             device=torch.device("flagos", device),
             accelerator=FlagosAccelerator(),
-            precision_plugin=Precision()
-            if precision == "32-true"
-            else MixedPrecision(precision, "flagos", scaler),
+            precision_plugin=_plugin(precision),
         )
+
+
+def _plugin(precision):
+    if precision in ("16-mixed", "bf16-mixed"):
+        scaler = torch.amp.GradScaler("flagos") if precision == "16-mixed" else None
+        return MixedPrecision(precision, "flagos", scaler)
+    if precision in ("16-true", "bf16-true"):
+        return HalfPrecision(precision)
+    plain = {"32-true": Precision, "64-true": DoublePrecision}
+    if precision not in plain:
+        known = [*plain, "16-true", "bf16-true", "16-mixed", "bf16-mixed"]
+        raise ValueError(f"FlagosStrategy(precision={precision!r}): known are {', '.join(known)}")
+    return plain[precision]()
 
 
 __all__ = ["FlagosAccelerator", "FlagosStrategy"]

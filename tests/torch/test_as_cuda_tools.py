@@ -129,3 +129,75 @@ def test_what_the_page_says_to_do_about_scripted_code(tmp_path, enabled):
     done = run_python(code, "run", path, TORCH_FL_PLATFORM=here, PYTORCH_JIT=enabled)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["True True", "[0.0, 0.0]"][: 2 - int(enabled)]
+
+
+def test_casts_of_custom_functions():
+    with torch_fl.as_cuda():
+        for of_cuda in (False, True):
+            amp = torch.cuda.amp if of_cuda else torch.amp
+            named = {} if of_cuda else {"device_type": "cuda"}
+
+            class Function(torch.autograd.Function):
+                @staticmethod
+                @amp.custom_fwd(cast_inputs=torch.float32, **named)
+                def forward(ctx, x):
+                    return x * 2
+
+                @staticmethod
+                @amp.custom_bwd(**named)
+                def backward(ctx, gradient):
+                    return gradient
+
+            half = torch.ones(2, device="cuda", dtype=torch.float16)
+            with torch.autocast("cuda"):
+                assert Function.apply(half).dtype == torch.float32
+            assert Function.apply(half).dtype == torch.float16
+
+
+def test_a_scale_given_as_a_tensor():
+    with torch_fl.as_cuda():
+        scaler = torch.amp.GradScaler("cuda")
+        scaler.scale(torch.ones(1, device="cuda"))
+        scaler.update(torch.tensor(4.0, device="cuda"))
+        assert scaler.get_scale() == 4
+
+
+def test_a_kernel_for_cuda_switched_off():
+    with torch_fl.as_cuda():
+
+        @torch.library.custom_op("fl_switched::add", mutates_args=())
+        def add(x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+        add.register_kernel("cuda")(lambda x: x + 2)
+        zero = torch.zeros(1, device="cuda")
+        assert add(zero).item() == 2
+        with add.set_kernel_enabled("cuda", False):
+            assert add(zero).item() == 1
+
+
+def test_programs_are_loaded_to_cuda(tmp_path):
+    path = str(tmp_path / "program.pt")
+    torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)).save(path)
+    with torch_fl.as_cuda():
+        for where in ("cuda", "cuda:0", torch.device("cuda")):
+            assert next(torch.jit.load(path, map_location=where).parameters()).is_cuda
+    assert next(torch.jit.load(path).parameters()).device.type == "cpu"
+
+
+def test_typed_classes_say_cuda():
+    with torch_fl.as_cuda():
+        assert torch.cuda.FloatTensor.is_cuda is True
+    assert torch.flagos.FloatTensor.is_cuda is False
+
+
+def test_a_decorator_does_not_end_before_a_generator_runs():
+    def steps():
+        yield torch.ones(1, device="cuda")
+
+    async def step():
+        return torch.ones(1, device="cuda")
+
+    for function in (steps, step):
+        with pytest.raises(TypeError, match="generator or a coroutine"):
+            torch_fl.as_cuda()(function)

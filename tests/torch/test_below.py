@@ -139,3 +139,96 @@ def test_names_that_no_mode_sees():
         assert torch.nested.nested_tensor(rows, device="cuda").is_cuda
         torch.set_default_device("cuda:0")
         assert torch.get_default_device() == torch.device("cuda", 0)
+
+
+# --- what no mode reaches ------------------------------------------------------------------------
+
+
+class Doubled(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * 2 * torch.ones(2, device=x.device)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+class Wrapping(torch.Tensor):
+    """A tensor around another one, in the manner of quantization libraries."""
+
+    @staticmethod
+    def __new__(cls, inner, requires_grad=False):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, device=inner.device, requires_grad=requires_grad
+        )
+
+    def __init__(self, inner, requires_grad=False):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        args = [value.inner if isinstance(value, cls) else value for value in args]
+        result = function(*args, **(kwargs or {}))
+        return cls(result + torch.zeros(1, device=result.device))
+
+
+def under_func():
+    one = torch.ones(2, device="cuda")
+    assert torch.func.grad(lambda y: Doubled.apply(y).sum())(one).tolist() == [2, 2]
+    return torch.vmap(Doubled.apply)(torch.ones(3, 2, device="cuda"))
+
+
+def under_a_dispatch_mode():
+    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            return result + torch.zeros(1, device=result.device)
+
+    with Mode():
+        return torch.ones(2, device="cuda") * 2
+
+
+def under_a_wrapper():
+    wrapping = Wrapping(torch.ones(2, device="cuda"), requires_grad=True)
+    return (wrapping * 2).detach().inner
+
+
+def where_functions_are_disabled():
+    one = torch.ones(2, device="cuda")
+    with torch._C.DisableTorchFunction():
+        return torch.zeros(1, device=one.device)
+
+
+def exported():
+    arguments = (torch.ones(1, 2, device="cuda"),)
+    return torch.export.export(torch.nn.Linear(2, 2).cuda(), arguments).module()(*arguments)
+
+
+def traced():
+    one = torch.ones(2, device="cuda", requires_grad=True)
+    return torch.fx.experimental.proxy_tensor.make_fx(lambda y: y * 2)(one)(one)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [under_func, under_a_dispatch_mode, under_a_wrapper, where_functions_are_disabled, exported, traced],
+)
+def test_a_device_that_is_read_can_be_given_back(run):
+    with torch_fl.as_cuda():
+        result = run()
+    assert result.device.type == "flagos"
+
+
+def test_fake_tensors_of_tensors_that_say_cuda():
+    with torch_fl.as_cuda():
+        real = torch.ones(2, device="cuda", requires_grad=True)
+        with torch._subclasses.FakeTensorMode() as fakes:
+            total = (fakes.from_tensor(real) * 2).sum() + torch.ones((), device="cuda")
+        assert (total.shape, total.requires_grad) == ((), True)

@@ -156,6 +156,15 @@ def test_methods_of_tensors_modules_and_storages():
     assert torch.ones(2).flagos(COUNT - 1).device.index == COUNT - 1
 
 
+def test_indices_that_torch_cuda_asserts():
+    for call in (flagos.get_device_properties, flagos.get_device_name):
+        with pytest.raises(AssertionError, match=f"{COUNT}"):
+            call(COUNT)
+    for pair in ((0, COUNT), (COUNT, 0)):
+        with pytest.raises(AssertionError, match=f"{COUNT}"):
+            flagos.can_device_access_peer(*pair)
+
+
 # --- peers, threads, guards ----------------------------------------------------------------------
 
 

@@ -140,13 +140,14 @@ def test_a_pipeline_as_cuda(transformers, folder, ported, place):
     assert generator("abc", max_new_tokens=4)[0]["generated_text"].startswith("a")
 
 
-def test_transformers_is_not_imported_for_it():
+def test_no_framework_is_imported_for_it():
     code = """
 import sys, torch, torch_fl
 from torch_fl import _wrapped
 _wrapped.install()
-assert "transformers" not in sys.modules
-assert sum("Arrival" in type(finder).__name__ for finder in sys.meta_path) == 1
+assert "transformers" not in sys.modules and "accelerate" not in sys.modules
+waited_for = [finder.name for finder in sys.meta_path if "Arrival" in type(finder).__name__]
+assert sorted(waited_for) == ["accelerate.state", "transformers.pipelines.base"], waited_for
 """
     done = run_python(code, TORCH_FL_PLATFORM=torch_fl.platform()["name"])
     assert done.returncode == 0, done.stderr
@@ -230,6 +231,25 @@ def test_the_accelerator_is_flagos(fresh):
         losses.append(loss.item())
     assert losses[1] < losses[0] and set(seen) == {torch.bfloat16}
     assert accelerator.gather(torch.ones(2, device=D)).tolist() == [1, 1]
+
+
+def test_the_cpu_where_a_script_asks_for_it(transformers, tmp_path, fresh):
+    accelerate = pytest.importorskip("accelerate")
+    assert accelerate.Accelerator(cpu=True).device == torch.device("cpu")
+    assert os.environ["ACCELERATE_TORCH_DEVICE"] == D
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    arguments = transformers.TrainingArguments(tmp_path, use_cpu=True, report_to=[])
+    assert arguments.device == torch.device("cpu")
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    assert accelerate.Accelerator().device.type == D
+
+
+def test_a_precision_that_nobody_knows():
+    pytest.importorskip("lightning")
+    from torch_fl.lightning import FlagosStrategy
+
+    with pytest.raises(ValueError, match="'8-true'.*known are 32-true"):
+        FlagosStrategy(precision="8-true")
 
 
 def test_the_trainer_of_transformers_is_on_flagos(transformers, folder, tmp_path, fresh):
@@ -410,7 +430,13 @@ def lightning_on(trainer_options, type_of_device, folder):
 
 @pytest.mark.parametrize(
     "precision, dtype",
-    [("32-true", torch.float32), ("bf16-mixed", torch.bfloat16), ("16-mixed", torch.float16)],
+    [
+        ("32-true", torch.float32),
+        ("64-true", torch.float64),
+        ("bf16-true", torch.bfloat16),
+        ("bf16-mixed", torch.bfloat16),
+        ("16-mixed", torch.float16),
+    ],
 )
 def test_lightning(tmp_path, precision, dtype):
     pytest.importorskip("lightning")

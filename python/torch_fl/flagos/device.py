@@ -43,6 +43,17 @@ def checked_index(device: Device = None) -> int:
     return index
 
 
+class InvalidDevice(AssertionError, RuntimeError):
+    """An index out of range where torch.cuda raises AssertionError, and flagos's own calls RuntimeError."""
+
+
+def _described_index(device):
+    try:
+        return checked_index(device)
+    except RuntimeError as error:
+        raise InvalidDevice(str(error)) from None
+
+
 def waiting_index(device: Device = None) -> int:
     """checked_index for which -1 is the current device, as it is for torch.cuda where a stream is asked
     for or waited for."""
@@ -137,9 +148,10 @@ class DeviceProperties:
 
 
 def get_device_properties(device: Device = None) -> DeviceProperties:
-    """Name, memory in bytes, capability and processors of a device, as a DeviceProperties."""
+    """Name, memory in bytes, capability and processors of a device, as a DeviceProperties.
+    AssertionError, as torch.cuda's, for an index out of range."""
     _lazy_init()
-    return DeviceProperties(**_C.device_properties(checked_index(device)))
+    return DeviceProperties(**_C.device_properties(_described_index(device)))
 
 
 def get_device_name(device: Device = None) -> str:
@@ -163,7 +175,7 @@ def get_device_capability(device: Device = None) -> tuple[int, int]:
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Whether `device` can read the memory of `peer_device` without the host."""
     _lazy_init()
-    return _C.device_can_access_peer(checked_index(device), checked_index(peer_device))
+    return _C.device_can_access_peer(_described_index(device), _described_index(peer_device))
 
 
 def synchronize(device: Device = None) -> None:
