@@ -58,6 +58,12 @@ class FlagosGenerator final : public c10::GeneratorImpl {
     }
     void set_state(const c10::TensorImpl &state) override {
         const std::lock_guard<std::mutex> lock(inner_.mutex());
+        if (inner_.device().is_cpu()) {
+            at::detail::check_rng_state(state);
+            const int64_t size = inner_.unsafeGetGeneratorImpl()->get_state()->numel();
+            TORCH_CHECK(state.numel() == size, "RNG state is wrong size: a generator of ", device_,
+                        " has one of ", size, " bytes on this platform, got ", state.numel());
+        }
         inner_.unsafeGetGeneratorImpl()->set_state(state);
     }
     c10::intrusive_ptr<c10::TensorImpl> get_state() const override {

@@ -67,8 +67,12 @@ def test_states_go_back_and_forth():
 
 def test_a_wrong_state_is_refused_and_changes_nothing():
     before = flagos.get_rng_state()
-    for wrong in (torch.zeros(3, dtype=torch.uint8), before.float()):
-        with pytest.raises((RuntimeError, TypeError)):
+    for wrong, error, text in (
+        (torch.zeros(3, dtype=torch.uint8), RuntimeError, "wrong size"),
+        (torch.zeros(3), TypeError, "ByteTensor"),
+        (before.float(), TypeError, "ByteTensor"),
+    ):
+        with pytest.raises(error, match=text):
             flagos.set_rng_state(wrong)
     assert torch.equal(flagos.get_rng_state(), before)
 
