@@ -278,9 +278,9 @@ def _naming_said(cast):
     return call
 
 
-def _new_fake(new):
-    """A fake tensor is of the device that it is given. What reads that off a tensor is told cuda."""
-    return staticmethod(translated(new))
+def _made_of(make):
+    """Of tensors that stand for another one, and are given the device that it said."""
+    return staticmethod(translated(make))
 
 
 def _saying(function):
@@ -376,9 +376,9 @@ def _patches():
         yield wrapped(torch.library.CustomOpDef, name, _for_devices)
     for owner in (torch.jit, torch.jit._serialization):
         yield wrapped(owner, "load")
-    yield wrapped(torch.Tensor, "_make_wrapper_subclass", lambda make: staticmethod(translated(make)))
+    yield wrapped(torch.Tensor, "_make_wrapper_subclass", _made_of)
     fake = importlib.import_module("torch._subclasses.fake_tensor").FakeTensor
-    yield wrapped(fake, "__new__", _new_fake)
+    yield wrapped(fake, "__new__", _made_of)
     default = importlib.import_module("torch.utils.checkpoint").DefaultDeviceType
     if default._default_device_type is None:
         # It is asked for once a process, and that may be now.

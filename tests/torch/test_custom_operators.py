@@ -74,3 +74,18 @@ def test_without_gradients_nothing_is_recorded(ops, device):
     with torch.no_grad():
         assert not ops.scale(leaf(device, 3)).requires_grad
     assert not ops.scale(torch.ones(3, device=device)).requires_grad
+
+
+@with_twin
+@pytest.mark.filterwarnings("ignore:[\\s\\S]*previously registered kernel")
+@pytest.mark.parametrize("call", [torch.mul, torch.lgamma], ids=["unboxed", "boxed"])
+def test_a_kernel_in_the_place_of_the_twins_is_met_and_goes(call):
+    x = torch.full((2,), 3.0, device="flagos")
+    operands = (x, x) if call is torch.mul else (x,)
+    name = "mul.Tensor" if call is torch.mul else "lgamma"
+    before = call(*operands)
+    library = torch.library.Library("aten", "IMPL")
+    library.impl(name, lambda x, *rest: torch.full_like(x, 7.0), {"cuda": "CUDA"}.get(TWIN, "CPU"))
+    assert call(*operands).tolist() == [7, 7]
+    library._destroy()
+    assert torch.equal(call(*operands), before)
