@@ -10,7 +10,7 @@ from torch_fl import _C, _lib
 
 def _device(index):
     properties = torch_fl.flagos.get_device_properties(index)
-    entry = {"index": index, **{name: getattr(properties, name) for name in properties.__slots__}}
+    entry = {"index": index, **{name: getattr(properties, name) for name in properties.FIELDS}}
     try:
         entry["free_memory"], entry["total_memory"] = torch_fl.flagos.mem_get_info(index)
     except NotImplementedError:

@@ -57,6 +57,12 @@ def test_properties_are_those_of_the_device():
     assert "total_memory=" in repr(properties)
     with pytest.raises(AttributeError):
         properties.name = "another"
+    twin = torch.cuda.get_device_properties(0) if torch_fl.platform()["twin"] == "cuda" else None
+    for name in ("max_threads_per_multi_processor", "L2_cache_size", "never_heard_of"):
+        assert getattr(properties, name, None) == getattr(twin, name, None)
+    if twin is None:
+        with pytest.raises(AttributeError, match="'L2_cache_size' of a device is not known on this platform"):
+            properties.L2_cache_size
 
 
 def test_capability_is_told_or_said_not_to_exist():

@@ -122,9 +122,10 @@ class device_of(device):
 
 
 class DeviceProperties:
-    """What the driver says of a device. Sizes are bytes; a number that it does not say is 0."""
+    """What the driver says of a device. Sizes are bytes; a number that it does not say is 0. Where the
+    twin is CUDA it has whatever else torch.cuda's has; elsewhere that is an AttributeError."""
 
-    __slots__ = (
+    FIELDS = (
         "name",
         "total_memory",
         "major",
@@ -134,16 +135,25 @@ class DeviceProperties:
         "is_integrated",
         "uuid",
     )
+    __slots__ = (*FIELDS, "_index")
 
-    def __init__(self, **fields):
-        for name in self.__slots__:
+    def __init__(self, index, fields):
+        object.__setattr__(self, "_index", index)
+        for name in self.FIELDS:
             object.__setattr__(self, name, fields[name])
+
+    def __getattr__(self, name):
+        if KIND == "cuda" and not name.startswith("_"):
+            return getattr(CUDA.get_device_properties(self._index), name)
+        raise AttributeError(
+            f"{name!r} of a device is not known on this platform; known are {', '.join(self.FIELDS)}"
+        )
 
     def __setattr__(self, name, value):
         raise AttributeError("properties of a device cannot be changed")
 
     def __repr__(self):
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.FIELDS)
         return f"FlagosDeviceProperties({fields})"
 
 
@@ -151,7 +161,8 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
     """Name, memory in bytes, capability and processors of a device, as a DeviceProperties.
     AssertionError, as torch.cuda's, for an index out of range."""
     _lazy_init()
-    return DeviceProperties(**_C.device_properties(_described_index(device)))
+    index = _described_index(device)
+    return DeviceProperties(index, _C.device_properties(index))
 
 
 def get_device_name(device: Device = None) -> str:
