@@ -143,8 +143,9 @@ def compare(sides, elements, name, turns, log):
         more = statistics.median(row[side] - row[processes.NATIVE] for row in rows)
         low, ratio, high = statistics.quantiles([row[side] / row[processes.NATIVE] for row in rows], n=4)
         line += f"  {side} {ratio:.3f} ({low:.3f} .. {high:.3f}) {more:+6.0f} ns"
-        line += {True: " met", False: " MISSED", None: ""}[met(side, name, more, ratio)]
-        if met(side, name, more, ratio) is False:
+        bar = met(side, name, more, ratio)
+        line += {True: " met", False: " MISSED", None: ""}[bar]
+        if bar is False:
             missed.append(f"{name}/{side}/{elements}")
     print(line, flush=True)
     return missed

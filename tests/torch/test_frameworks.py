@@ -434,6 +434,7 @@ def lightning_on(trainer_options, type_of_device, folder):
         ("32-true", torch.float32),
         ("64-true", torch.float64),
         ("bf16-true", torch.bfloat16),
+        ("16-true", torch.float16),
         ("bf16-mixed", torch.bfloat16),
         ("16-mixed", torch.float16),
     ],
