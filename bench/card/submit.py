@@ -41,6 +41,12 @@ def operators(torch, device, elements, gradients=False):
     weight = torch.ones(side, device=device)
     index = torch.arange(0, side, 2, device=device)
     query = torch.randn(1, 8, 64, 64, device=device, dtype=torch.float16, requires_grad=gradients)
+    # As an image model in half precision calls; of one size, for what is measured is the call.
+    image = torch.randn(1, 32, 16, 16, device=device, dtype=torch.float16, requires_grad=gradients)
+    image = image.to(memory_format=torch.channels_last)
+    window = torch.randn(32, 32, 3, 3, device=device, dtype=torch.float16)
+    window = window.to(memory_format=torch.channels_last)
+    channel = torch.ones(32, device=device, dtype=torch.float16)
     functional = torch.nn.functional
     from_cpp = {}
     if os.environ.get(LIBRARY):
@@ -67,6 +73,10 @@ def operators(torch, device, elements, gradients=False):
         "to_half": lambda: x.to(torch.float16),
         "index": lambda: x[index],
         "sdpa": lambda: functional.scaled_dot_product_attention(query, query, query),
+        "linear": lambda: functional.linear(x, y, weight),
+        "conv2d": lambda: functional.conv2d(image, window, channel, padding=1),
+        "group_norm": lambda: functional.group_norm(image, 8, channel, channel),
+        "upsample": lambda: functional.interpolate(image, scale_factor=2.0),
         "lgamma": lambda: torch.lgamma(x),
         "frac": lambda: torch.frac(x),
         "item": lambda: (query + query)[0, 0, 0, 0].item(),

@@ -4,6 +4,10 @@ ordered on the streams of its two devices. They know numbers of devices, which a
 tensors are."""
 
 import contextlib
+import functools
+import itertools
+import sys
+import threading
 
 import torch
 
@@ -73,9 +77,18 @@ def _gather_out(tensors, out, dim=0):
     return out
 
 
+_calling = threading.local()  # .of_flagos: whether a module on flagos is being made parallel or called.
+
+
+def _is_of_flagos():
+    return getattr(_calling, "of_flagos", False)
+
+
 def _names_ours(named, given):
     """Whether a tensor of the host is for flagos where CUDA is there too, whose devices have the same
-    numbers: a stream, or memory for the result, says so."""
+    numbers: the module, a stream, or memory for the result says so."""
+    if _is_of_flagos():
+        return True
     lists = [each for each in (*given, *named.values()) if isinstance(each, (list, tuple))]
     return any(
         isinstance(entry, (torch.Tensor, torch.Stream)) and entry.device.type == "flagos"
@@ -131,5 +144,53 @@ for _served in (
         cpu="plain copies and slices",
         none="plain copies and slices",
         cuda="plain copies and slices. A tensor of the host goes to CUDA, unless a stream or `out` of "
-        "flagos is given, or inside as_cuda",
+        "flagos is given, for a module on flagos, or inside as_cuda",
     )
+
+
+# --- which devices a module's copies go to
+
+
+def _is_on_flagos(module):
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    return any(tensor.device.type == "flagos" for tensor in tensors)
+
+
+def _for_modules(module_of):
+    def wrap(original):
+        def wrapper(first, *args, **kwargs):
+            module = module_of(first, args, kwargs)
+            if inside() or not isinstance(module, torch.nn.Module) or not _is_on_flagos(module):
+                return original(first, *args, **kwargs)
+            before, _calling.of_flagos = _is_of_flagos(), True
+            try:
+                return original(first, *args, **kwargs)
+            finally:
+                _calling.of_flagos = before
+
+        return _mark(wrapper, original)
+
+    return wrap
+
+
+def _device_type(original):
+    return _mark(lambda: "flagos" if _is_of_flagos() else original(), original)
+
+
+_module = sys.modules["torch.nn.parallel.data_parallel"]  # The package's attribute is the function.
+_Modules = functools.partial(
+    Row,
+    why="it asks which kind of device there is, and takes CUDA before any other",
+    cpu="the module's copies, and inputs from the host, go to flagos",
+    none="the module's copies, and inputs from the host, go to flagos",
+    cuda="those of a module on flagos go to flagos",
+)
+_Modules(_module, "_get_available_device_type", _device_type)
+_Modules(
+    torch.nn.DataParallel,
+    "__init__",
+    _for_modules(lambda self, args, kwargs: args[0] if args else kwargs.get("module")),
+)
+_Modules(torch.nn.DataParallel, "forward", _for_modules(lambda self, args, kwargs: self.module))
+for _owner in (_module, torch.nn.parallel):
+    _Modules(_owner, "data_parallel", _for_modules(lambda module, args, kwargs: module))

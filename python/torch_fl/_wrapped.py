@@ -138,6 +138,7 @@ def install():
         _files,
         _frameworks,
         _interchange,
+        _meta,
         _pinned,
         _queue_points,
         _rnn,

@@ -24,6 +24,7 @@ void connect() {
         DeferredState<Op>::kind = new DeferredKind(plan->slot->name); // Kept for ever.
         Kernel::defer = &Way::defer;
         Kernel::remember = &remember_dtypes<Op, typename Kernel::Result>;
+        TwinKernel<Op>::is_unchanged(); // From now on.
     }
 }
 

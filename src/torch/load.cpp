@@ -66,6 +66,11 @@ TORCH_LIBRARY(flagos, library) {
     library.def("as_twin(Tensor self, bool freeze=False) -> Tensor", &fl_torch::as_twin);
     library.def("as_flagos(Tensor self) -> Tensor", &fl_torch::as_flagos);
     library.def("move_storage(Tensor self, Tensor source) -> ()", &fl_torch::move_storage);
+    // They do something to the process and nothing to a tensor: a trace has no node for them.
+    for (const char *const name : {"_load", "default_generator", "queue_set", "queue_is_on",
+                                   "queue_drain", "memory_is_known"}) {
+        library.impl(name, c10::DispatchKey::Tracer, torch::CppFunction::makeFallthrough());
+    }
     // Lazy bits are part of what is relabelled, and must not be resolved before.
     for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
         library.impl("as_twin", key, torch::CppFunction::makeFallthrough());

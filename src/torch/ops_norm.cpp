@@ -1,8 +1,9 @@
-// ops_norm.cpp: the gradient of group norm on channels_last inputs, where PyTorch's formula asks
-// the gradient "are you on the CPU?": there it keeps the layout and takes the CPU's own kernel for
-// it, elsewhere it takes contiguous copies, whose sums round differently. On the host twin the
-// answer must be the CPU's. The node in the graph stays PyTorch's own, so that all else about it
-// (second derivatives, forward mode, hooks) is native too; it is only handed a disguised gradient.
+// ops_norm.cpp: see ops_norm.h. The gradient of group norm on channels_last inputs is where
+// PyTorch's formula asks the gradient "are you on the CPU?": there it keeps the layout and takes
+// the CPU's own kernel for it, elsewhere it takes contiguous copies, whose sums round differently.
+// On the host twin the answer must be the CPU's. The node in the graph stays PyTorch's own, so that
+// all else about it (second derivatives, forward mode, hooks) is native too; it is only handed a
+// disguised gradient.
 #include "ops_norm.h"
 
 #include "disguise.h"
@@ -11,6 +12,7 @@
 #include "shadow.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ops/group_norm_native.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
@@ -55,6 +57,11 @@ Results group_norm_recorded(c10::DispatchKeySet keys, const Tensor &input,
         output.grad_fn()->add_pre_hook(std::make_unique<DisguiseGradient>());
     }
     return results;
+}
+
+Tensor group_norm(const Tensor &input, int64_t groups, const OptionalTensor &weight,
+                  const OptionalTensor &bias, double epsilon, bool cudnn_enabled) {
+    return at::native::group_norm(input.contiguous(), groups, weight, bias, epsilon, cudnn_enabled);
 }
 
 Results group_norm_backward(const Tensor &grad_output, const Tensor &input, const Tensor &mean,

@@ -101,6 +101,9 @@ void register_above_autograd(torch::Library &aten) {
         register_linear(aten, *autograd);
     }
     if (twin.present && !twin.is_host) {
+        for (torch::Library *const library : {&aten, autograd}) {
+            library->impl("group_norm", TORCH_FN(ops::group_norm));
+        }
         register_gradients(*autograd);
     }
 }

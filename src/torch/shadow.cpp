@@ -207,7 +207,7 @@ C10_ALWAYS_INLINE bool Shadow::has_layout_of(const c10::TensorImpl &original) co
     return differs == 0;
 }
 
-void Shadow::write_back() {
+void Shadow::write_back(const ShadowFrame &frame) {
     c10::TensorImpl *const original = original_->unsafeGetTensorImpl();
     c10::StorageImpl *const shown = storage_.unsafeGetStorageImpl();
     Shadow &lender = *lender_;
@@ -218,6 +218,8 @@ void Shadow::write_back() {
             shown->_mutable_data_ptr_no_checks().unsafe_set_device(original->device());
             shown->set_allocator(c10::GetAllocator(kFlagos));
             original->set_storage_keep_dtype(storage_);
+        } else if (const c10::Storage *const moved = frame.moved_before(*this, shown)) {
+            original->set_storage_keep_dtype(*moved); // Operands that share it go on sharing.
         } else {
             original->set_storage_keep_dtype(owning_storage(storage_, original->device()));
         }
@@ -470,6 +472,17 @@ const at::Tensor *ShadowFrame::lender_of(const c10::StorageImpl *storage) const 
     for (uint32_t i = base_; storage != nullptr && i < state_.top; i++) {
         if (state_.shadow(i).shown_storage() == storage) {
             return &state_.shadow(i).original();
+        }
+    }
+    return nullptr;
+}
+
+const c10::Storage *ShadowFrame::moved_before(const Shadow &shadow,
+                                              const c10::StorageImpl *storage) const {
+    for (uint32_t i = base_; i < state_.top && &state_.shadow(i) != &shadow; i++) {
+        const Shadow &other = state_.shadow(i);
+        if (other.written() && other.storage().unsafeGetStorageImpl() == storage) {
+            return &other.original().unsafeGetTensorImpl()->unsafe_storage();
         }
     }
     return nullptr;

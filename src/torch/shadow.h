@@ -23,6 +23,8 @@
 
 namespace fl_torch {
 
+class ShadowFrame;
+
 class Shadow final : public c10::TensorImpl {
   public:
     // An unbound shadow. Its owner is the stack's slot.
@@ -56,8 +58,8 @@ class Shadow final : public c10::TensorImpl {
     }
 
     // Write sizes, strides, offset, names and a replaced storage back to the original. Does nothing
-    // where the callee changed none of them.
-    void write_back();
+    // where the callee changed none of them. `frame` is the one it is in.
+    void write_back(const ShadowFrame &frame);
 
     // Take the original's keys of autograd too, and count what is written. Without them a shadow
     // looks like an inference tensor, which kernels that run below autograd do not ask.
@@ -190,7 +192,7 @@ class ShadowFrame {
         for (uint32_t i = base_; i < state_.top; i++) {
             Shadow &shadow = state_.shadow(i);
             if (shadow.written()) {
-                shadow.write_back();
+                shadow.write_back(*this);
             }
         }
         if (C10_UNLIKELY(extra_ != nullptr)) {
@@ -210,6 +212,10 @@ class ShadowFrame {
 
     // The caller's tensor whose memory was shown to the callee as `storage`; nullptr if none was.
     const at::Tensor *lender_of(const c10::StorageImpl *storage) const;
+
+    // The storage of the operand before `shadow` that the callee moved to `storage` as well;
+    // nullptr if there is none.
+    const c10::Storage *moved_before(const Shadow &shadow, const c10::StorageImpl *storage) const;
 
     // The quantizer of the operand that was shown with `shown`, or null.
     at::QuantizerPtr quantizer_behind(const at::QuantizerPtr &shown) const;

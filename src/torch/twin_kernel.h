@@ -34,15 +34,28 @@ struct TwinKernel;
 template <class Op, class R, class... A>
 struct TwinKernel<Op, R(A...)> {
     C10_ALWAYS_INLINE static R call(A... arguments) {
-        static const TwinKernel found;
+        const TwinKernel &found = once();
         return found.kernel_.template call<R, A...>(found.op_, twin.keys,
                                                     std::forward<A>(arguments)...);
     }
 
+    // Whether the kernel is still the one that was there when this was first asked. A program may
+    // put another in its place, and then no other operator may be called instead of this one.
+    C10_ALWAYS_INLINE static bool is_unchanged() {
+        const TwinKernel &found = once();
+        return found.kernel_._equalsBoxedAndUnboxed(found.first_);
+    }
+
   private:
+    C10_ALWAYS_INLINE static const TwinKernel &once() {
+        static const TwinKernel found;
+        return found;
+    }
+
     const c10::OperatorHandle op_ =
         c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
     const c10::KernelFunction &kernel_ = c10::TypedOperatorHandle<TwinTable>::kernel_of(op_);
+    const c10::KernelFunction first_ = kernel_;
 };
 
 } // namespace fl_torch

@@ -266,7 +266,8 @@ struct Typed<Op, R(A...)> {
     static bool call_queueing(const OperatorPlan &plan, std::optional<Result> &result,
                               std::remove_reference_t<A> &...arguments) {
         uint64_t unproven = 0;
-        if (defer != nullptr) {
+        // What is queued may be another operator, one that writes into results made here.
+        if (defer != nullptr && C10_LIKELY(TwinKernel<Op>::is_unchanged())) {
             result.emplace();
             if (defer(*result, unproven, arguments...)) {
                 fl_tally_count(thread_state().tally, plan.slot, FL_ROUTE_NATIVE);

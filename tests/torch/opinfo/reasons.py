@@ -49,7 +49,6 @@ RESIZED = (
 HOST_FILL = "PyTorch fills a number on the CPU without the dispatcher, which counts a version."
 RANGE_OF_Q = "PyTorch looks whether q lies within 0 and 1 on the CPU only, so that CUDA does not wait."
 ONE_HOT = "PyTorch looks whether classes are in range on the CPU only, so that no device has to wait."
-META = "PyTorch's meta function names the CPU, and gives every other device CUDA's strides."
 CUDA_ONLY = "The operator is a CUDA kernel that the host twin does not have."
 HOST_OUT = "CUDA has no out= form of this operator; the host twin has."
 SLOW_CONV3D = "CUDA names a kernel that it does not have; both are refused as a RuntimeError."
@@ -61,6 +60,11 @@ NOT_REPEATED = (
     "leave memory unwritten."
 )
 JITERATOR = "PyTorch's Python hands a jiterated function CUDA tensors alone."
+VMAP_NORM = (
+    "PyTorch's vmap takes a norm of batches apart before a device is asked, and into cuDNN's form for "
+    "`cuda` alone."
+)
+SEEDS = "The seeds are memory that nothing is written to where nothing is dropped."
 NO_DEVICE = "The sample names no device: such a factory makes a host tensor."
 
 AS_BEFORE = "After an exception flagos's operands are as before; the twin's kernel has begun on out."
@@ -147,13 +151,36 @@ ROWS = [
         ("nn.functional.max_unpool*",),
         ("value",),
         ("forward_mode",),
-        twins=("cpu", "none"),
+        twins=ANY_TWIN,
         sometimes="Two threads seldom write to one place at the same time.",
+    ),
+    Row(
+        NOT_REPEATED,
+        ("cummax", "cummin", "nn.functional.conv_transpose*"),  # Their gradients are added up so.
+        ("value",),
+        ("*backward", "autocast", "func_vjp"),
+        twins=("cuda",),
+        sometimes="Sums in another order are often the same.",
+    ),
+    Row(
+        VMAP_NORM,
+        ("nn.functional.batch_norm*", "nn.functional.instance_norm"),
+        ("value",),
+        ("vmapped",),
+        twins=("cuda",),
+        sometimes="Only in training.",
+    ),
+    Row(
+        SEEDS,
+        ("torch.ops.aten._flash_attention_forward",),
+        ("value",),
+        twins=("cuda",),
+        sometimes=CHANCE,
     ),
     Row(
         JITERATOR,
         ("jiterator_*",),
-        ("raises",),
+        ("raises", "exception"),
         twins=("cuda",),
         sometimes="A wrong call raises before that.",
     ),
@@ -183,15 +210,6 @@ ROWS = [
         twins=("cpu", "none"),
         sometimes="Only with a number of classes.",
     ),
-    Row(META, ("nonzero_static",), ("value",), ("fake",), twins=("cpu",)),
-    Row(
-        META,
-        ("native_batch_norm", "_native_batch_norm_legit"),
-        ("value",),
-        ("fake",),
-        twins=("cpu", "none"),
-        sometimes="In training both say the same.",
-    ),
     Row(
         CUDA_ONLY,
         ("jiterator_*", "torch.ops.aten._efficient_attention_forward"),
@@ -199,7 +217,13 @@ ROWS = [
         ("host_*",),
         twins=("cpu",),
     ),
-    Row(SLOW_CONV3D, ("nn.functional.conv3d",), ("exception",), ("host_full",)),
+    Row(
+        SLOW_CONV3D,
+        ("nn.functional.conv3d",),
+        ("exception",),
+        ("host_full",),
+        sometimes="With cuDNN CUDA has another kernel.",
+    ),
     Row(HOST_OUT, ("narrow_copy",), ("exception",), ("host_out",), twins=("cpu",)),
     Row(
         AS_BEFORE,

@@ -47,8 +47,8 @@ class Placement:
             return self.tensor(leaf)
         if isinstance(leaf, torch.device):
             return torch.device(self.side.name)
-        if isinstance(leaf, str) and leaf in ("cpu", "cpu:0"):
-            return self.side.name
+        if isinstance(leaf, str) and leaf in ("cpu", "cpu:0", "cuda"):
+            return self.side.name  # Some samples name CUDA wherever there is one.
         return leaf
 
     def tensor(self, source):

@@ -31,6 +31,15 @@ class Flat:
         return self.op(value, *args, **kwargs)
 
 
+def rolled(tensor, places):
+    """Other values of the same kind. Numbers of eight bits are moved as bytes, which every device can."""
+    if not tensor.dim():
+        return tensor
+    if tensor.is_floating_point() and tensor.itemsize == 1:
+        return tensor.view(torch.uint8).roll(places).view(tensor.dtype)
+    return tensor.roll(places)
+
+
 def results_only(out):
     return [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
 
@@ -46,7 +55,7 @@ def vmapped(side, op, dtype, sample):
         return None
     # Each copy differs from the others, or a kernel that mixes them up would go unseen.
     batched = [
-        torch.stack([tensor.detach().roll(i) if tensor.dim() else tensor.detach() for i in range(BATCH)])
+        torch.stack([rolled(tensor.detach(), i) for i in range(BATCH)])
         for tensor in flat.tensors
         if tensor.layout is torch.strided
     ]
@@ -128,7 +137,7 @@ def jit_traced(side, op, dtype, sample):
     if not flat.tensors or any(tensor.layout is not torch.strided for tensor in flat.tensors):
         return None
     example = [tensor.detach() for tensor in flat.tensors]
-    others = [tensor.roll(1) if tensor.dim() else tensor for tensor in example]
+    others = [rolled(tensor, 1) for tensor in example]
     side.seed(CALL_SEED)
 
     def call():
