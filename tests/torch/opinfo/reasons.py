@@ -156,9 +156,17 @@ ROWS = [
     ),
     Row(
         NOT_REPEATED,
-        ("cummax", "cummin", "nn.functional.conv_transpose*"),  # Their gradients are added up so.
+        ("cummax", "cummin"),  # Their gradients are added up so.
         ("value",),
         ("*backward", "autocast", "func_vjp"),
+        twins=("cuda",),
+        sometimes="Sums in another order are often the same.",
+    ),
+    Row(
+        NOT_REPEATED,
+        ("nn.functional.conv_transpose2d",),  # Two runs differ in different variants.
+        ("value",),
+        dtypes=("complex128",),
         twins=("cuda",),
         sometimes="Sums in another order are often the same.",
     ),
@@ -180,7 +188,7 @@ ROWS = [
     Row(
         JITERATOR,
         ("jiterator_*",),
-        ("raises", "exception"),
+        ("raises", "exception", "count"),  # Under autocast native CUDA's own call goes astray.
         twins=("cuda",),
         sometimes="A wrong call raises before that.",
     ),
