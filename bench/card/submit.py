@@ -75,6 +75,7 @@ def operators(torch, device, elements, gradients=False):
         "sdpa": lambda: functional.scaled_dot_product_attention(query, query, query),
         "linear": lambda: functional.linear(x, y, weight),
         "conv2d": lambda: functional.conv2d(image, window, channel, padding=1),
+        "batch_norm": lambda: functional.batch_norm(image, None, None, channel, channel, True),
         "group_norm": lambda: functional.group_norm(image, 8, channel, channel),
         "upsample": lambda: functional.interpolate(image, scale_factor=2.0),
         "lgamma": lambda: torch.lgamma(x),

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -58,8 +59,33 @@ size_t register_disguised();
 // twin's. False, and nothing has been done, where an argument cannot take part.
 bool call_in_disguise(const c10::OperatorHandle &op, torch::jit::Stack *stack);
 
-// The kernel that runs one composite in disguise, for a file that serves some of its calls
-// otherwise. It counts as our own operator, not as one of the table.
+// The kernel that runs one composite in disguise.
 c10::BoxedKernel disguised_kernel(const c10::OperatorHandle &op);
+
+// A composite in disguise for a file that serves some of its calls otherwise. It counts as our own
+// operator, not as one of the table. `prepare` once, before the first call and after
+// register_disguised.
+template <class Op, class Schema = typename Op::schema>
+class LeftToDisguise;
+
+template <class Op, class R, class... A>
+class LeftToDisguise<Op, R(A...)> {
+  public:
+    static void prepare() {
+        const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
+        handle = new c10::OperatorHandle(op);
+        kernel = new c10::BoxedKernel(disguised_kernel(op));
+    }
+    static R call(A... arguments) {
+        return c10::impl::BoxedKernelWrapper<R(A...)>::call(
+            *kernel, *handle, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+            std::forward<A>(arguments)...);
+    }
+
+  private:
+    // Never freed: threads that still run may call when the process ends.
+    static inline const c10::OperatorHandle *handle = nullptr;
+    static inline const c10::BoxedKernel *kernel = nullptr;
+};
 
 } // namespace fl_torch

@@ -11,7 +11,6 @@
 #include "twin_kernel.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 
@@ -73,9 +72,6 @@ Tensor call_chosen(sdp::SDPBackend choice, const Tensor &query, const Tensor &ke
     }
 }
 
-const c10::BoxedKernel *left_to_disguise;
-const c10::OperatorHandle *handle;
-
 Tensor attention(const Tensor &query, const Tensor &key, const Tensor &value,
                  const std::optional<Tensor> &mask, double dropout, bool causal,
                  std::optional<double> scale, bool grouped) {
@@ -95,9 +91,8 @@ Tensor attention(const Tensor &query, const Tensor &key, const Tensor &value,
             return call_chosen(choice, query, key, value, dropout, causal, scale, grouped);
         }
     }
-    return c10::impl::BoxedKernelWrapper<Attention::schema>::call(
-        *left_to_disguise, *handle, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), query, key,
-        value, mask, dropout, causal, scale, grouped);
+    return LeftToDisguise<Attention>::call(query, key, value, mask, dropout, causal, scale,
+                                           grouped);
 }
 
 } // namespace
@@ -106,10 +101,7 @@ void register_attention(torch::Library &aten, torch::Library &autograd) {
     if (!twin.present || twin.is_host) {
         return; // The CPU's composite chooses rightly by the stub alone.
     }
-    const auto op =
-        c10::Dispatcher::singleton().findSchemaOrThrow(Attention::name, Attention::overload_name);
-    handle = new c10::OperatorHandle(op);
-    left_to_disguise = new c10::BoxedKernel(disguised_kernel(op));
+    LeftToDisguise<Attention>::prepare();
     aten.impl(Attention::name + sizeof("aten::") - 1, TORCH_FN(attention));
     autograd.impl(Attention::name + sizeof("aten::") - 1, TORCH_FN(attention));
 }

@@ -7,6 +7,7 @@
 #include "disguise.h"
 #include "ops.h"
 #include "ops_attention.h"
+#include "ops_batch_norm.h"
 #include "ops_gradient.h"
 #include "ops_linear.h"
 #include "ops_norm.h"
@@ -98,6 +99,7 @@ void register_above_autograd(torch::Library &aten) {
     if (twin.present) {
         register_disguised();
         register_attention(aten, *autograd);
+        register_batch_norm(aten, *autograd);
         register_linear(aten, *autograd);
     }
     if (twin.present && !twin.is_host) {

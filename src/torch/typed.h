@@ -9,6 +9,7 @@
 #include "on_worker.h"
 #include "queue.h"
 #include "router.h"
+#include "schema.h"
 #include "shadow.h"
 #include "twin_kernel.h"
 
@@ -97,6 +98,20 @@ T &&shown(ShadowFrame &, T &&value) {
                       !std::is_same_v<Plain, std::optional<at::Generator>>,
                   "this argument is translated on the boxed path only");
     return std::forward<T>(value);
+}
+
+// What an operator writes without a type that says so.
+template <bool statistics, class T>
+C10_ALWAYS_INLINE decltype(auto) shown_as(ShadowFrame &frame, T &argument) {
+    if constexpr (statistics) {
+        using Optional = const std::optional<at::Tensor>;
+        Optional &tensor = argument;
+        return tensor.has_value() && ShadowFrame::needs_shadow(*tensor)
+                   ? static_cast<Optional &>(frame.show(*tensor, true))
+                   : tensor;
+    } else {
+        return shown(frame, argument);
+    }
 }
 
 // --- operands of one device
@@ -213,7 +228,9 @@ struct Typed;
 
 template <class Op, class R, class... A>
 struct Typed<Op, R(A...)> {
-    static constexpr bool kWrites = (is_written<A> || ...);
+    static constexpr bool kWritesStatistics =
+        std::string_view(Op::schema_str).find("running_mean") != std::string_view::npos;
+    static constexpr bool kWrites = (is_written<A> || ...) || kWritesStatistics;
     static constexpr bool kWritesList =
         (std::is_same_v<A, at::TensorList> || ...) && std::is_void_v<R>;
     using Result =
@@ -339,13 +356,21 @@ struct Typed<Op, R(A...)> {
             frame.commit();
             return written_of(arguments...); // Its shadow is what came back.
         } else {
-            R result = TwinKernel<Op>::call(shown(frame, arguments)...);
+            R result = call_plain(frame, std::index_sequence_for<A...>(), arguments...);
             if constexpr (kWrites) {
                 frame.commit();
             }
             adopt_result(frame, result);
             return result;
         }
+    }
+
+    template <size_t... index>
+    C10_ALWAYS_INLINE static R call_plain(ShadowFrame &frame, std::index_sequence<index...>,
+                                          std::remove_reference_t<A> &...arguments) {
+        return TwinKernel<Op>::call(shown_as < kWritesStatistics &&
+                                    is_statistics(argument_name(Op::schema_str, index)) >
+                                        (frame, arguments)...);
     }
 
     template <bool written, class T>

@@ -111,6 +111,66 @@ def unasked_gradients(device):
     return [x.grad, weight.grad, bias.grad, shift.grad, linear.weight.grad, linear.bias.grad]
 
 
+def batch_normalisations(device):
+    """Each takes cuDNN's kernel or PyTorch's own, as the node of its gradient says."""
+    torch.manual_seed(0)
+    image = torch.randn(4, 3, 6, 8).to(device)
+    plain = dict(training=True)
+    calls = {
+        "contiguous": (image, plain),
+        "channels_last": (image.to(memory_format=torch.channels_last), plain),
+        "strided": (image.transpose(2, 3)[..., ::2], plain),
+        "volume": (image.view(4, 3, 2, 3, 8), plain),
+        "sequence": (image[:, :, 0], plain),
+        "rows": (image[:, :, 0, 0], plain),
+        "empty": (image[:0], plain),
+        "evaluated": (image, dict(training=False)),
+        "half": (image.half(), plain),
+        "bfloat16": (image.bfloat16(), plain),
+        "double": (image.double(), plain),
+        "small_epsilon": (image, dict(training=True, eps=1e-8)),
+    }
+    results = {}
+    for name, (x, options) in calls.items():
+        kind = torch.float64 if name == "double" else torch.float32
+        mean, variance, weight, bias = (
+            torch.linspace(first, 2, 6, dtype=kind).to(device)[::2] for first in (0, 1, 0.5, -1)
+        )
+        for normalise in (F.batch_norm, F.instance_norm):
+            if normalise is F.instance_norm:
+                if name in ("rows", "empty"):
+                    continue
+                options = {
+                    "use_input_stats" if key == "training" else key: value
+                    for key, value in options.items()
+                }
+            if name == "channels_last":
+                weight = weight.contiguous()  # The CPU's gradient takes a strided one for this.
+            inputs = [tensor.detach().requires_grad_() for tensor in (x, weight, bias)]
+            y = normalise(inputs[0], mean, variance, *inputs[1:], **options)
+            y.float().sin().sum().backward()
+            results[f"{normalise.__name__} {name}"] = [
+                type(y.grad_fn).__name__,
+                y.detach(),
+                mean,
+                variance,
+                *(tensor.grad for tensor in inputs),
+            ]
+    x, ones = image.clone().requires_grad_(), torch.ones(3, device=device)
+    with torch.backends.cudnn.flags(enabled=False):
+        results["switched off"] = type(
+            F.batch_norm(x, None, None, ones, ones, training=True).grad_fn
+        ).__name__
+    results["no weight"] = type(F.batch_norm(x, ones, ones).grad_fn).__name__
+    for place in range(4):
+        others = [torch.ones(2 if i == place else 3, device=device) for i in range(4)]
+        try:
+            F.batch_norm(image, *others)
+        except RuntimeError as error:
+            results[f"wrong size {place}"] = str(error)
+    return results
+
+
 def prepared_layouts(device, layout):
     x = torch.randn(4, 8, 4, 4).to(device)
     x = {

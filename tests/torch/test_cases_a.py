@@ -167,6 +167,11 @@ def test_fake_transforms_of_half_precision_are_the_hosts(name):
         assert outcome(D, dtype) == outcome("cpu", dtype)
 
 
+@pytest.mark.skipif(not HAS_TWIN, reason="the host's copies are dense, and sum in another order")
+def test_batch_normalisation_takes_the_kernel_that_it_takes_natively():
+    check_case(accelerated.batch_normalisations)
+
+
 def test_gradients_that_nobody_asked_for():
     check_case(accelerated.unasked_gradients)
 
