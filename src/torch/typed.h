@@ -228,6 +228,8 @@ struct Typed;
 
 template <class Op, class R, class... A>
 struct Typed<Op, R(A...)> {
+    template <size_t index>
+    static constexpr bool kIsStatistics = is_statistics(argument_name(Op::schema_str, index));
     static constexpr bool kWritesStatistics =
         std::string_view(Op::schema_str).find("running_mean") != std::string_view::npos;
     static constexpr bool kWrites = (is_written<A> || ...) || kWritesStatistics;
@@ -368,9 +370,7 @@ struct Typed<Op, R(A...)> {
     template <size_t... index>
     C10_ALWAYS_INLINE static R call_plain(ShadowFrame &frame, std::index_sequence<index...>,
                                           std::remove_reference_t<A> &...arguments) {
-        return TwinKernel<Op>::call(shown_as < kWritesStatistics &&
-                                    is_statistics(argument_name(Op::schema_str, index)) >
-                                        (frame, arguments)...);
+        return TwinKernel<Op>::call(shown_as<kIsStatistics<index>>(frame, arguments)...);
     }
 
     template <bool written, class T>
