@@ -1,9 +1,10 @@
 """The processes that a bench of this folder compares, told what to do a line at a time.
 
-A process is native CUDA, flagos, or flagos with the launch queue: once flagos is PyTorch's
-accelerator, plain CUDA tensors cannot be differentiated beside it. Each is this folder's script with
---worker; it answers a line of JSON for each line of text, so that only one works at a time. What is timed is
-called from one processor: on a virtual machine one may be half as fast as the next for a minute.
+A process is native CUDA, native CUDA once more, flagos, or flagos with the launch queue: once flagos
+is PyTorch's accelerator, plain CUDA tensors cannot be differentiated beside it, and what two processes
+of the same differ by is the error of what is measured. Each is this folder's script with --worker; it
+answers a line of JSON for each line of text, so that only one works at a time. What is timed is called
+from one processor: on a virtual machine one may be half as fast as the next for a minute.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import os
 import subprocess
 import sys
 
-NATIVE = "cuda"
+NATIVE, AGAIN = "cuda", "again"
 ALL = (NATIVE, "flagos", "queue")  # "queue" is flagos with TORCH_FL_QUEUE=1.
 
 
@@ -68,14 +69,31 @@ def in_turn(sides, command, turn):
 
 @contextlib.contextmanager
 def one_processor():
-    """The calling thread on the processor that all sides call from; threads that exist, as the launch
-    queue's worker and the one of a backward pass, may run anywhere."""
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(allowed)})
+    """The calling thread and the one of its backward passes, of which one waits while the other works, on
+    the processor that all sides call from. Other threads, as the launch queue's worker, run where they
+    like: it works beside the caller."""
+    threads = {thread: os.sched_getaffinity(thread) for thread in _callers()}
+    processor = max(threads[os.getpid()])
+    for thread in threads:
+        os.sched_setaffinity(thread, {processor})
     try:
         yield
     finally:
-        os.sched_setaffinity(0, allowed)
+        for thread, allowed in threads.items():
+            os.sched_setaffinity(thread, allowed)
+
+
+def _callers():
+    """The main thread and those that PyTorch's engine of gradients made for a device."""
+    yield os.getpid()
+    for thread in map(int, os.listdir("/proc/self/task")):
+        try:
+            with open(f"/proc/self/task/{thread}/comm") as name:
+                backward = name.read().startswith("pt_autograd")
+        except (FileNotFoundError, ProcessLookupError):  # It ended after it was listed.
+            continue
+        if backward:
+            yield thread
 
 
 def finish(torch, device):
@@ -93,7 +111,7 @@ def serve(name, make):
     import torch
 
     device = NATIVE
-    if name != NATIVE:
+    if name not in (NATIVE, AGAIN):
         import torch_fl  # noqa: F401
 
         device = "flagos"
