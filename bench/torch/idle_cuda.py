@@ -6,9 +6,9 @@ Each side is a process of its own under callgrind, on a device whose kernels do 
 (bench/cpp/idle_cuda.c); LIBRARIES is the folder with it, which target cpp_benches builds. A row is an
 operator of bench/card/submit.py, without gradients, recorded for them or with its backward pass, or a
 model of bench/card/workloads.py with fewer layers and an eighth of the width. Counted is what all
-threads of the process execute, Python included, three times. The first time is left out: callgrind
-then meets threads that it has not seen run, and its sum is off. Of the others the lesser is shown, and
-`spread` is by how much they differ, on the side where they differ more. A call of CUDA costs more than one of this device, so calls are counted
+threads of the process execute, Python included, three times. The first time is left out, since what is
+kept for later is made then. Of the others the lesser is shown, and `spread` is by how much they differ,
+on the side where they differ more. A call of CUDA costs more than one of this device, so calls are counted
 too: the last columns are how many the call or model made natively, and by how many flagos made more or
 fewer of which.
 

@@ -64,6 +64,8 @@ typedef enum fl_option_type {
       "upper bound of the random delay before each task of a `sim` stream")                       \
     X(ALLOC_CONF, "PYTORCH_ALLOC_CONF", STRING, NULL, 0, 0, "settings",                           \
       "settings of the device cache, in the grammar that torch.cuda has for them")                \
+    X(TWIN_FASTBINS, "TORCH_FL_TWIN_FASTBINS", BOOL, "1", 0, 1, "",                               \
+      "keep freed blocks of the twin's allocator for the next request of their size")             \
     X(MEMORY_POISON, "TORCH_FL_MEMORY_POISON", BOOL, "0", 0, 1, "",                               \
       "fill freed device memory with 0xFF, so that a use after free shows as NaN")                \
     X(LOG_FALLBACK, "FLAGOS_LOG_FALLBACK", BOOL, "0", 0, 1, "",                                   \

@@ -7,6 +7,7 @@
 #include "pinned.h"
 #include "queue.h"
 #include "twin.h"
+#include "twin_start.h"
 
 #include "fl/device.h"
 #include "fl/memory.h"
@@ -27,7 +28,7 @@ using c10::DeviceIndex;
 struct FlagosHooks final : at::PrivateUse1HooksInterface {
     void init() const override {
         if (!twin.is_host) {
-            at::globalContext().lazyInitDevice(twin.type);
+            initialise_twin();
         }
         check(fl_device_init());
     }

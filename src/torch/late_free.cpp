@@ -141,6 +141,10 @@ void watch_twin_memory() {
     (void)twin_deleter.compare_exchange_strong(none, c10::GetAllocator(twin.type)->raw_deleter());
 }
 
+void watch_twin_memory_anew() {
+    twin_deleter.store(c10::GetAllocator(twin.type)->raw_deleter());
+}
+
 // --- giving back
 // -----------------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ namespace fl_torch {
 
 // Look which deleter the twin's allocator has. Call before anything else here.
 void watch_twin_memory();
+// The same after something was put in front of that allocator, before it made anything for us.
+void watch_twin_memory_anew();
 
 // From now on `pointer`, which the twin's allocator made for this device, is freed late. A pointer
 // with another deleter stays as it is.

@@ -200,7 +200,7 @@ Tensor &copy_(Tensor &self, const Tensor &source, bool non_blocking) {
     } catch (...) {
         rethrow_in_user_words("aten::copy_");
     }
-    frame.commit();
+    frame.commit_values();
     wait_for_launch("aten::copy_",
                     (self.device().type() == kFlagos ? self : source).device().index());
     return self;

@@ -20,6 +20,21 @@ constexpr bool is_statistics(std::string_view argument) {
 
 bool writes_to(const c10::Argument &argument);
 
+// Whether an operator ("aten::add_") writes the values of its operand, and names of dimensions, and
+// leaves its shape and its memory where they were: all in place, but for these.
+constexpr bool writes_values_only(std::string_view name) {
+    constexpr std::string_view others[] = {
+        "aten::resize_",   "aten::resize_as_", "aten::set_",    "aten::as_strided_",
+        "aten::squeeze_",  "aten::unsqueeze_", "aten::t_",      "aten::transpose_",
+        "aten::swapaxes_", "aten::swapdims_",  "aten::detach_", "aten::rename_"};
+    for (const std::string_view other : others) {
+        if (name == other) {
+            return false;
+        }
+    }
+    return !name.empty() && name.back() == '_';
+}
+
 // The name of an argument, from a declaration as PyTorch writes it:
 // "mm(Tensor self, Tensor mat2) -> Tensor". Empty where there are fewer arguments.
 constexpr std::string_view argument_name(std::string_view declaration, size_t index) {

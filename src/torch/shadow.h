@@ -81,6 +81,10 @@ class Shadow final : public c10::TensorImpl {
     bool written() const {
         return written_;
     }
+    // Written names of dimensions, and what else few tensors have.
+    bool has_names() const {
+        return written_ && extra_meta_ != nullptr;
+    }
     void mark_written();
 
     explicit Shadow(c10::Storage storage);
@@ -192,6 +196,19 @@ class ShadowFrame {
         for (uint32_t i = base_; i < state_.top; i++) {
             Shadow &shadow = state_.shadow(i);
             if (shadow.written()) {
+                shadow.write_back(*this);
+            }
+        }
+        if (C10_UNLIKELY(extra_ != nullptr)) {
+            commit_special();
+        }
+    }
+
+    // The same after a callee that changes no more than values and names (writes_values_only).
+    void commit_values() {
+        for (uint32_t i = base_; i < state_.top; i++) {
+            Shadow &shadow = state_.shadow(i);
+            if (C10_UNLIKELY(shadow.has_names())) {
                 shadow.write_back(*this);
             }
         }

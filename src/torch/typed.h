@@ -235,6 +235,7 @@ struct Typed<Op, R(A...)> {
     static constexpr bool kWrites = (is_written<A> || ...) || kWritesStatistics;
     static constexpr bool kWritesList =
         (std::is_same_v<A, at::TensorList> || ...) && std::is_void_v<R>;
+    static constexpr bool kWritesValuesOnly = writes_values_only(Op::name);
     using Result =
         std::conditional_t<std::is_void_v<R> || std::is_lvalue_reference_v<R>, NoResult, R>;
 
@@ -351,19 +352,27 @@ struct Typed<Op, R(A...)> {
         } else if constexpr (std::is_void_v<R>) {
             TwinKernel<Op>::call(shown(frame, arguments)...);
             if constexpr (kWrites) {
-                frame.commit();
+                commit(frame);
             }
         } else if constexpr (std::is_lvalue_reference_v<R>) {
             TwinKernel<Op>::call(shown(frame, arguments)...);
-            frame.commit();
+            commit(frame);
             return written_of(arguments...); // Its shadow is what came back.
         } else {
             R result = call_plain(frame, std::index_sequence_for<A...>(), arguments...);
             if constexpr (kWrites) {
-                frame.commit();
+                commit(frame);
             }
             adopt_result(frame, result);
             return result;
+        }
+    }
+
+    static void commit(ShadowFrame &frame) {
+        if constexpr (kWritesValuesOnly) {
+            frame.commit_values();
+        } else {
+            frame.commit();
         }
     }
 
@@ -399,7 +408,7 @@ struct Typed<Op, R(A...)> {
         if (counts_versions) {
             frame.return_versions();
         }
-        frame.commit();
+        commit(frame);
     }
 
     static R call_boxed(A... arguments) {

@@ -51,8 +51,10 @@ def _lazy_init():
             "multiprocessing, you must use the 'spawn' start method"
         )
     _C.device_init()  # First, since it says best why a device cannot be used.
-    if _CUDA_IS_TWIN and not CUDA.is_initialized():
-        _start_cuda()  # Before the lock is taken: CUDA's start holds one, and may come here.
+    if _CUDA_IS_TWIN:
+        if not CUDA.is_initialized():
+            _start_cuda()  # Before the lock is taken: CUDA's start holds one, and may come here.
+        torch.ops.flagos._start_twin()
     with _lock:
         if is_initialized():
             return

@@ -1,0 +1,511 @@
+// allocator.cpp: PyTorch's CUDA allocator with fast bins in front.
+//
+// Taking a block of PyTorch's allocator and giving it back are a tenth of what a small operator
+// asks of the host. Blocks up to 1 MiB that were freed wait in bins (fastbins.h) for the next
+// request of their size on their stream; everything else is PyTorch's as before: its pool, its
+// settings, its snapshots, its messages. Nothing is kept while anybody looks closer than at
+// statistics: while a graph is captured or a pool is used, while history is recorded or allocations
+// are traced.
+#include "fastbins.h"
+
+#include <ATen/Context.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+namespace fl_torch {
+
+namespace {
+
+using namespace c10::cuda::CUDACachingAllocator;
+using c10::DataPtr;
+using c10::DeviceIndex;
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+using c10::CachingAllocator::StatType;
+using c10::cuda::CUDAStream;
+
+constexpr StatType kPools[FL__POOLS] = {StatType::AGGREGATE, StatType::SMALL_POOL,
+                                        StatType::LARGE_POOL};
+
+// PyTorch's names for the sums of fastbins.h.
+StatArray &array_of(DeviceStats &stats, int sum) {
+    return sum == FL__SUM_BLOCKS  ? stats.allocation
+           : sum == FL__SUM_BYTES ? stats.allocated_bytes
+                                  : stats.requested_bytes;
+}
+
+void sums_of(DeviceStats &stats, int64_t Stat::*field, fl__fastbins_sums &out) {
+    for (int pool = 0; pool < FL__POOLS; pool++) {
+        for (int sum = 0; sum < FL__SUMS; sum++) {
+            out[pool][sum] = array_of(stats, sum)[static_cast<size_t>(kPools[pool])].*field;
+        }
+    }
+}
+
+uint64_t key_of(cudaStream_t stream) {
+    return reinterpret_cast<uintptr_t>(stream);
+}
+
+DeviceIndex current_device() {
+    DeviceIndex device = 0;
+    const cudaError_t error = c10::cuda::GetDevice(&device);
+    if (C10_UNLIKELY(error != cudaSuccess)) {
+        C10_CUDA_CHECK(error); // A call, so that it is not made each time.
+    }
+    return device;
+}
+
+struct FastAllocator;
+FastAllocator *installed; // Never destroyed: memory may be freed after static destructors have run.
+
+void free_block(void *pointer);
+
+struct FastAllocator final : CUDAAllocator {
+    FastAllocator(CUDAAllocator &behind, fl__fastbins &bins, int devices)
+        : behind(behind), bins(bins), inner_deleter(behind.raw_deleter()), devices(devices) {
+        for (DeviceIndex device = 0; device < devices; device++) {
+            DeviceStats stats = behind.getDeviceStats(device);
+            fl__fastbins_sums current, peak;
+            sums_of(stats, &Stat::current, current);
+            sums_of(stats, &Stat::peak, peak);
+            fl__fastbins_begin(&bins, device, current, peak);
+        }
+    }
+
+    // --- taking and giving ---------------------------------------------------------------------
+
+    DataPtr allocate(size_t bytes) override {
+        const DeviceIndex device = current_device();
+        if (C10_LIKELY(bytes != 0 && !watched())) {
+            const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
+            if (void *const block = fl__fastbins_take(&bins, device, key_of(stream), bytes)) {
+                return DataPtr(block, block, &free_block,
+                               c10::Device(c10::DeviceType::CUDA, device));
+            }
+        }
+        return allocate_behind(bytes, device);
+    }
+
+    void give(void *pointer) {
+        int device = 0;
+        const fl__fastbins_answer answer = fl__fastbins_give(&bins, pointer, !watched(), &device);
+        if (C10_LIKELY(answer == FL__FASTBINS_KEPT)) {
+            return;
+        }
+        behind.raw_delete(pointer);
+        if (answer == FL__FASTBINS_DRAIN) {
+            drain(device);
+        } else if (C10_UNLIKELY(answer == FL__FASTBINS_UNKNOWN)) {
+            for (DeviceIndex any = 0; any < devices; any++) {
+                observe(any);
+            }
+        }
+    }
+
+    c10::DeleterFnPtr raw_deleter() const override {
+        return &free_block;
+    }
+    void copy_data(void *to, const void *from, size_t bytes) const override {
+        behind.copy_data(to, from, bytes);
+    }
+    void *raw_alloc(size_t bytes) override {
+        const DeviceIndex device = current_device();
+        return raw_alloc_with_stream(bytes, c10::cuda::getCurrentCUDAStream(device).stream());
+    }
+    void *raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override {
+        const DeviceIndex device = current_device();
+        void *const pointer = ask_behind<void *>(
+            device, bytes, [&] { return behind.raw_alloc_with_stream(bytes, stream); });
+        enter(device, stream, bytes, pointer);
+        return pointer;
+    }
+    void raw_delete(void *pointer) override {
+        if (pointer != nullptr) {
+            give(pointer);
+        }
+    }
+
+    void recordStream(const DataPtr &pointer, CUDAStream stream) override {
+        if (pointer.get_deleter() != &free_block) {
+            behind.recordStream(pointer, stream);
+            return;
+        }
+        fl__fastbins_record(&bins, pointer.get(), key_of(stream.stream()));
+        // As the allocator behind knows it; without a context nothing is freed.
+        const DataPtr known(pointer.get(), nullptr, inner_deleter, pointer.device());
+        behind.recordStream(known, stream);
+    }
+
+    // --- statistics ----------------------------------------------------------------------------
+
+    DeviceStats getDeviceStats(DeviceIndex device) override {
+        DeviceStats stats = behind.getDeviceStats(device);
+        const fl__fastbins_stats ours = observed(device, stats);
+        // Blocks that wait for other streams are active, and not allocated, in both.
+        const bool all_active = same_peaks(stats.active, stats.allocation) &&
+                                same_peaks(stats.active_bytes, stats.allocated_bytes);
+        for (int pool = 0; pool < FL__POOLS; pool++) {
+            const auto index = static_cast<size_t>(kPools[pool]);
+            for (int sum = 0; sum < FL__SUMS; sum++) {
+                Stat &stat = array_of(stats, sum)[index];
+                const int64_t more = sum == FL__SUM_REQUESTED ? ours.requested_more[pool] : 0;
+                const int64_t base = stat.current - (stat.allocated - stat.freed) + more;
+                stat.current = ours.current[pool][sum];
+                stat.peak = ours.peak[pool][sum];
+                stat.allocated += ours.hits[pool][sum];
+                stat.freed = stat.allocated - (stat.current - base);
+            }
+            for (int sum : {FL__SUM_BLOCKS, FL__SUM_BYTES}) {
+                Stat &stat = (sum == FL__SUM_BLOCKS ? stats.active : stats.active_bytes)[index];
+                stat.current -= ours.kept[pool][sum];
+                stat.allocated += ours.hits[pool][sum];
+                stat.freed += ours.hits[pool][sum] + ours.kept[pool][sum];
+                if (all_active) {
+                    stat.peak = ours.peak[pool][sum];
+                }
+            }
+        }
+        return stats;
+    }
+    void resetAccumulatedStats(DeviceIndex device) override {
+        drain(device);
+        behind.resetAccumulatedStats(device);
+        fl__fastbins_reset_hits(&bins, device);
+    }
+    void resetPeakStats(DeviceIndex device) override {
+        drain(device);
+        observe(device);
+        behind.resetPeakStats(device);
+        fl__fastbins_reset_peaks(&bins, device);
+    }
+
+    // --- what looks closer, and finds nothing kept -----------------------------------------------
+
+    void emptyCache(c10::MempoolId_t pool) override {
+        drain_all();
+        behind.emptyCache(pool);
+    }
+    void cacheInfo(DeviceIndex device, size_t *largest) override {
+        drain(device);
+        behind.cacheInfo(device, largest);
+    }
+    SnapshotInfo snapshot(c10::MempoolId_t pool, bool with_traces) override {
+        drain_all();
+        return behind.snapshot(pool, with_traces);
+    }
+    std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
+        drain(device);
+        return behind.getExpandableSegmentSizes(device);
+    }
+    void beginAllocateToPool(DeviceIndex device, c10::MempoolId_t pool,
+                             std::function<bool(cudaStream_t)> filter) override {
+        pause(device);
+        try {
+            behind.beginAllocateToPool(device, pool, std::move(filter));
+        } catch (...) {
+            fl__fastbins_resume(&bins, device);
+            throw;
+        }
+    }
+    void endAllocateToPool(DeviceIndex device, c10::MempoolId_t pool) override {
+        behind.endAllocateToPool(device, pool);
+        observe(device);
+        fl__fastbins_resume(&bins, device);
+    }
+    void recordHistory(bool enabled, CreateContextFn context, size_t entries, RecordContext when,
+                       bool clear, const std::vector<std::string> &skipped) override {
+        switch_all(history_, enabled);
+        behind.recordHistory(enabled, context, entries, when, clear, skipped);
+    }
+    void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override {
+        switch_all(traced_, true); // There is no way to take a tracker off.
+        behind.attachAllocatorTraceTracker(std::move(tracker));
+    }
+    void enable(bool value) override {
+        switch_all(uncached_, !value);
+        behind.enable(value);
+    }
+    std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device,
+                                                       c10::MempoolId_t id) override {
+        drain(device);
+        return behind.getCheckpointState(device, id);
+    }
+    CheckpointDelta setCheckpointPoolState(DeviceIndex device,
+                                           std::shared_ptr<AllocatorState> state) override {
+        drain(device);
+        CheckpointDelta delta = behind.setCheckpointPoolState(device, std::move(state));
+        for (DataPtr &pointer : delta.dataptrs_allocd) {
+            (void)pointer.compare_exchange_deleter(inner_deleter, &free_block);
+        }
+        return delta;
+    }
+
+    // --- what passes through
+    // -----------------------------------------------------------------------
+
+    void init(int count) override {
+        behind.init(count);
+    }
+    bool initialized() override {
+        return behind.initialized();
+    }
+    double getMemoryFraction(DeviceIndex device) override {
+        return behind.getMemoryFraction(device);
+    }
+    void setMemoryFraction(double fraction, DeviceIndex device) override {
+        behind.setMemoryFraction(fraction, device);
+    }
+    bool isEnabled() const override {
+        return behind.isEnabled();
+    }
+    void *getBaseAllocation(void *pointer, size_t *bytes) override {
+        return behind.getBaseAllocation(pointer, bytes);
+    }
+    void releasePool(DeviceIndex device, c10::MempoolId_t pool) override {
+        behind.releasePool(device, pool);
+    }
+    int getPoolUseCount(DeviceIndex device, c10::MempoolId_t pool) override {
+        return behind.getPoolUseCount(device, pool);
+    }
+    void createOrIncrefPool(DeviceIndex device, c10::MempoolId_t pool,
+                            std::shared_ptr<CUDAAllocator> allocator) override {
+        behind.createOrIncrefPool(device, pool, std::move(allocator));
+    }
+    void setUseOnOOM(DeviceIndex device, c10::MempoolId_t pool, bool use) override {
+        behind.setUseOnOOM(device, pool, use);
+    }
+    void setNoSplit(DeviceIndex device, c10::MempoolId_t pool) override {
+        behind.setNoSplit(device, pool);
+    }
+    bool checkPoolLiveAllocations(DeviceIndex device, c10::MempoolId_t pool,
+                                  const std::unordered_set<void *> &expected) override {
+        return behind.checkPoolLiveAllocations(device, pool, expected);
+    }
+    ShareableHandle shareIpcHandle(void *pointer) override {
+        return behind.shareIpcHandle(pointer);
+    }
+    std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+        return behind.getIpcDevPtr(std::move(handle));
+    }
+    bool isHistoryEnabled() override {
+        return behind.isHistoryEnabled();
+    }
+    void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &pairs) override {
+        behind.recordAnnotation(pairs);
+    }
+    void pushCompileContext(std::string &context) override {
+        behind.pushCompileContext(context);
+    }
+    void popCompileContext() override {
+        behind.popCompileContext();
+    }
+    void setUserMetadata(const std::string &text) override {
+        behind.setUserMetadata(text);
+    }
+    std::string getUserMetadata() override {
+        return behind.getUserMetadata();
+    }
+    void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override {
+        behind.attachOutOfMemoryObserver(std::move(observer));
+    }
+    void enablePeerAccess(DeviceIndex device, DeviceIndex other) override {
+        behind.enablePeerAccess(device, other);
+    }
+    cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device,
+                            size_t bytes, cudaStream_t stream, bool peers) override {
+        return behind.memcpyAsync(to, to_device, from, from_device, bytes, stream, peers);
+    }
+    std::string name() override {
+        return behind.name();
+    }
+    std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
+        return behind.getMemoryInfo(device);
+    }
+
+  private:
+    // Whether the profiler or a sanitizer wants to hear of each block.
+    static bool watched() {
+        return c10::impl::GPUTrace::get_trace() != nullptr || c10::memoryProfilingEnabled();
+    }
+
+    DataPtr allocate_behind(size_t bytes, DeviceIndex device) {
+        DataPtr taken = ask_behind<DataPtr>(device, bytes, [&] { return behind.allocate(bytes); });
+        // Without a cache the deleter is another, and the block is nothing to us.
+        if (taken.compare_exchange_deleter(inner_deleter, &free_block)) {
+            enter(device, c10::cuda::getCurrentCUDAStream(device).stream(), bytes, taken.get());
+        }
+        return taken;
+    }
+
+    // The call, for which what is kept is given back before where the allocator may need it, and
+    // all if that is not enough.
+    template <class Result, class Call>
+    Result ask_behind(DeviceIndex device, size_t bytes, const Call &call) {
+        if (bytes > FL__FASTBINS_SMALL) {
+            drain(device, FL__POOL_LARGE);
+        } else {
+            drain_small_if_scarce(device);
+        }
+        try {
+            return call();
+        } catch (const c10::OutOfMemoryError &) {
+            if (drain(device) == 0) {
+                throw;
+            }
+        }
+        return call();
+    }
+
+    // Small blocks of many sizes make up segments, which the allocator fetches when it finds no
+    // room in those that it has. It is left at least half of what is free.
+    void drain_small_if_scarce(DeviceIndex device) {
+        const size_t kept = fl__fastbins_kept_small(&bins, device);
+        if (kept == 0) {
+            return;
+        }
+        constexpr auto small = static_cast<size_t>(StatType::SMALL_POOL);
+        DeviceStats stats = behind.getDeviceStats(device);
+        const int64_t left =
+            stats.reserved_bytes[small].current - stats.active_bytes[small].current;
+        if (static_cast<int64_t>(kept) > left) {
+            drain(device, FL__POOL_SMALL);
+        }
+    }
+
+    // What the allocator behind gave.
+    void enter(DeviceIndex device, cudaStream_t stream, size_t bytes, void *pointer) {
+        if (bytes == 0) {
+            return;
+        }
+        const uint64_t key = key_of(stream);
+        if (bytes <= FL__FASTBINS_SMALL &&
+            fl__fastbins_enter(&bins, device, key, bytes, pointer, nullptr)) {
+            return;
+        }
+        DeviceStats stats = behind.getDeviceStats(device);
+        fl__fastbins_sums sums;
+        sums_of(stats, &Stat::current, sums);
+        (void)fl__fastbins_enter(&bins, device, key, bytes, pointer, &sums);
+    }
+
+    size_t drain(int device, fl__fastbins_pool pool = FL__POOL_ALL) {
+        void *blocks[64];
+        size_t drained = 0;
+        while (const size_t count = fl__fastbins_drain(&bins, device, pool, blocks, 64)) {
+            for (size_t i = 0; i < count; i++) {
+                behind.raw_delete(blocks[i]);
+            }
+            drained += count;
+        }
+        return drained;
+    }
+    void drain_all() {
+        for (int device = 0; device < devices; device++) {
+            drain(device);
+        }
+    }
+    // Pauses before it drains, so that nothing is kept in between.
+    void pause(int device) {
+        fl__fastbins_pause(&bins, device);
+        drain(device);
+    }
+    void switch_all(bool &is_on, bool on) {
+        const std::lock_guard<std::mutex> lock(switches_);
+        for (int device = 0; device < devices && is_on != on; device++) {
+            if (on) {
+                pause(device);
+            } else {
+                observe(static_cast<DeviceIndex>(device));
+                fl__fastbins_resume(&bins, device);
+            }
+        }
+        is_on = on;
+    }
+
+    void observe(DeviceIndex device) {
+        DeviceStats stats = behind.getDeviceStats(device);
+        (void)observed(device, stats);
+    }
+    fl__fastbins_stats observed(DeviceIndex device, DeviceStats &stats) {
+        fl__fastbins_sums sums;
+        sums_of(stats, &Stat::current, sums);
+        fl__fastbins_observe(&bins, device, sums);
+        fl__fastbins_stats ours;
+        fl__fastbins_get_stats(&bins, device, &ours);
+        return ours;
+    }
+    static bool same_peaks(const StatArray &left, const StatArray &right) {
+        for (const StatType pool : kPools) {
+            const auto index = static_cast<size_t>(pool);
+            if (left[index].peak != right[index].peak) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    CUDAAllocator &behind;
+    fl__fastbins &bins;
+    const c10::DeleterFnPtr inner_deleter;
+    const int devices;
+    std::mutex switches_; // Guards the three below.
+    bool history_ = false, traced_ = false, uncached_ = false;
+};
+
+void free_block(void *pointer) {
+    if (pointer != nullptr) {
+        installed->give(pointer);
+    }
+}
+
+// Settings by which blocks are not what they were rounded to, or by which there is no cache.
+bool settings_allow() {
+    if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
+        return false;
+    }
+    for (const char *const name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+        const char *const text = std::getenv(name);
+        if (text != nullptr && std::strstr(text, "roundup_power2_divisions") != nullptr) {
+            return false;
+        }
+    }
+    return true;
+}
+
+} // namespace
+
+} // namespace fl_torch
+
+// Put the bins in front of PyTorch's CUDA allocator, once CUDA is initialised. Does nothing a
+// second time, and nothing in front of an allocator that somebody else brought. Answers whether
+// they are there.
+extern "C" __attribute__((visibility("default"))) int fl_cuda_fastbins_install() {
+    using namespace fl_torch;
+    static std::mutex lock;
+    const std::lock_guard<std::mutex> guard(lock);
+    CUDAAllocator *const behind = get();
+    const int devices = c10::cuda::device_count();
+    if (installed != nullptr) {
+        return behind == installed;
+    }
+    if (behind == nullptr || !behind->initialized() || behind->name() != "native" ||
+        !settings_allow() || devices > FL__FASTBINS_DEVICES) {
+        return 0;
+    }
+    fl__fastbins *const bins = fl__fastbins_create();
+    if (bins == nullptr) {
+        return 0;
+    }
+    installed = new FastAllocator(*behind, *bins, devices);
+    allocator.store(installed);
+    c10::SetAllocator(c10::DeviceType::CUDA, installed);
+    return 1;
+}
