@@ -14,6 +14,7 @@ import torch
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "lib"
 ADAPTER = FOLDER / "libtorch_fl.so"
+TWIN_MEMORY = FOLDER / "libtorch_fl_cuda.so"  # Built where PyTorch's build has CUDA.
 REINSTALL = "install torch_fl again (in its source folder: make build, or pip install .)"
 
 
@@ -98,3 +99,14 @@ def load():
     except (RuntimeError, ValueError, LookupError) as error:
         raise ImportError(f"torch_fl cannot start: {error}") from error
     return _C
+
+
+def put_fastbins():
+    """Keep freed blocks of CUDA's allocator, once CUDA has started; see docs/allocator.md. Where the
+    library is not there, or is of another CUDA, the allocator stays as it is."""
+    try:
+        torch.ops.load_library(TWIN_MEMORY)
+    except OSError:
+        return
+    if torch.ops.flagos._put_fastbins():
+        torch.ops.flagos._watch_twin_memory()

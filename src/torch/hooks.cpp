@@ -7,7 +7,6 @@
 #include "pinned.h"
 #include "queue.h"
 #include "twin.h"
-#include "twin_start.h"
 
 #include "fl/device.h"
 #include "fl/memory.h"
@@ -28,7 +27,7 @@ using c10::DeviceIndex;
 struct FlagosHooks final : at::PrivateUse1HooksInterface {
     void init() const override {
         if (!twin.is_host) {
-            initialise_twin();
+            at::globalContext().lazyInitDevice(twin.type);
         }
         check(fl_device_init());
     }

@@ -9,13 +9,13 @@
 #include "guard.h"
 #include "hooks.h"
 #include "interchange.h"
+#include "late_free.h"
 #include "launch.h"
 #include "pinned.h"
 #include "queue.h"
 #include "register.h"
 #include "twin.h"
 #include "twin_driver.h"
-#include "twin_start.h"
 
 #include "fl/driver.h"
 
@@ -54,7 +54,7 @@ TORCH_LIBRARY(flagos, library) {
     library.def("default_generator(int device) -> Generator?", [](int64_t device) {
         return fl_torch::default_generator(static_cast<c10::DeviceIndex>(device));
     });
-    library.def("_start_twin() -> ()", &fl_torch::initialise_twin);
+    library.def("_watch_twin_memory() -> ()", &fl_torch::watch_twin_memory_anew);
     library.def("_process_is_ending() -> ()", [] {
         fl_torch::queue_shut_down();
         fl_torch::process_is_ending();
@@ -69,7 +69,7 @@ TORCH_LIBRARY(flagos, library) {
     library.def("as_flagos(Tensor self) -> Tensor", &fl_torch::as_flagos);
     library.def("move_storage(Tensor self, Tensor source) -> ()", &fl_torch::move_storage);
     // They do something to the process and nothing to a tensor: a trace has no node for them.
-    for (const char *const name : {"_load", "_start_twin", "default_generator", "queue_set",
+    for (const char *const name : {"_load", "_watch_twin_memory", "default_generator", "queue_set",
                                    "queue_is_on", "queue_drain", "memory_is_known"}) {
         library.impl(name, c10::DispatchKey::Tracer, torch::CppFunction::makeFallthrough());
     }

@@ -4,10 +4,9 @@
 // slot.
 #include "twin_driver.h"
 
-#include "twin_start.h"
-
 #include "fl/driver.h"
 
+#include <ATen/Context.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -46,9 +45,13 @@ fl_status guarded(const char *what, const Call &call) {
 }
 
 // Counting devices must not initialise CUDA, or a fork afterwards has none; what needs it calls
-// `initialise_twin` itself.
+// `initialise` itself.
 fl_status init(void *) {
     return FL_OK;
+}
+
+void initialise() {
+    at::globalContext().lazyInitDevice(DeviceType::CUDA);
 }
 
 fl_status device_count(void *, int32_t *out_count) {
@@ -58,14 +61,14 @@ fl_status device_count(void *, int32_t *out_count) {
 
 fl_status device_synchronize(void *, fl_device device) {
     return guarded("waiting for a device", [&] {
-        initialise_twin();
+        initialise();
         guard().synchronizeDevice(static_cast<DeviceIndex>(device));
     });
 }
 
 fl_status mem_alloc(void *, fl_device device, size_t bytes, void **out_ptr) {
     return guarded("allocating device memory", [&] {
-        initialise_twin();
+        initialise();
         const c10::DeviceGuard current(device_of(device));
         *out_ptr = c10::GetAllocator(DeviceType::CUDA)->raw_allocate(bytes);
     });
@@ -80,7 +83,7 @@ fl_status mem_free(void *, fl_device device, void *pointer) {
 
 fl_status stream_create(void *, fl_device device, int32_t priority, fl_native_stream *out_stream) {
     return guarded("taking a stream", [&] {
-        initialise_twin();
+        initialise();
         *out_stream =
             guard().getStreamNativeHandle(guard().getNewStream(device_of(device), priority));
     });

@@ -10,7 +10,7 @@ import traceback
 
 import torch
 
-from torch_fl import _C
+from torch_fl import _C, _lib
 
 # PyTorch's own module, whatever stands at torch.cuda later (see torch_fl.as_cuda).
 CUDA = torch.cuda
@@ -54,7 +54,7 @@ def _lazy_init():
     if _CUDA_IS_TWIN:
         if not CUDA.is_initialized():
             _start_cuda()  # Before the lock is taken: CUDA's start holds one, and may come here.
-        torch.ops.flagos._start_twin()
+        _lib.put_fastbins()
     with _lock:
         if is_initialized():
             return

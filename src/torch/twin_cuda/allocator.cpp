@@ -8,16 +8,18 @@
 // are traced.
 #include "fastbins.h"
 
-#include <ATen/Context.h>
+#include "fl/debug.h"
+
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/env.h>
+#include <torch/library.h>
 
-#include <cstdlib>
-#include <cstring>
 #include <mutex>
 
 namespace fl_torch {
@@ -336,6 +338,12 @@ struct FastAllocator final : CUDAAllocator {
         return c10::impl::GPUTrace::get_trace() != nullptr || c10::memoryProfilingEnabled();
     }
 
+    // Whether the user's settings make blocks larger than fastbins.h rounds them.
+    static bool rounds_otherwise(size_t bytes) {
+        return c10::CachingAllocator::AcceleratorAllocatorConfig::roundup_power2_divisions(bytes) >
+               1;
+    }
+
     DataPtr allocate_behind(size_t bytes, DeviceIndex device) {
         DataPtr taken = ask_behind<DataPtr>(device, bytes, [&] { return behind.allocate(bytes); });
         // Without a cache the deleter is another, and the block is nothing to us.
@@ -386,6 +394,10 @@ struct FastAllocator final : CUDAAllocator {
             return;
         }
         const uint64_t key = key_of(stream);
+        if (C10_UNLIKELY(rounds_otherwise(bytes))) {
+            observe(device);
+            return;
+        }
         if (bytes <= FL__FASTBINS_SMALL &&
             fl__fastbins_enter(&bins, device, key, bytes, pointer, nullptr)) {
             return;
@@ -466,17 +478,29 @@ void free_block(void *pointer) {
     }
 }
 
-// Settings by which blocks are not what they were rounded to, or by which there is no cache.
-bool settings_allow() {
-    if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr) {
+// Puts the bins in front of PyTorch's CUDA allocator, once CUDA is initialised. Does nothing a
+// second time, and nothing in front of an allocator that somebody else brought or that has no
+// cache. Answers whether they are there.
+bool put_fastbins() {
+    static std::mutex lock;
+    const std::lock_guard<std::mutex> guard(lock);
+    CUDAAllocator *const behind = get();
+    if (installed != nullptr) {
+        return behind == installed;
+    }
+    const int devices = c10::cuda::device_count();
+    if (!fl_option_bool(FL_OPT_TWIN_FASTBINS) || behind == nullptr || !behind->initialized() ||
+        behind->name() != "native" || c10::utils::has_env("PYTORCH_NO_CUDA_MEMORY_CACHING") ||
+        devices > FL__FASTBINS_DEVICES) {
         return false;
     }
-    for (const char *const name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
-        const char *const text = std::getenv(name);
-        if (text != nullptr && std::strstr(text, "roundup_power2_divisions") != nullptr) {
-            return false;
-        }
+    fl__fastbins *const bins = fl__fastbins_create();
+    if (bins == nullptr) {
+        return false;
     }
+    installed = new FastAllocator(*behind, *bins, devices);
+    allocator.store(installed);
+    c10::SetAllocator(c10::DeviceType::CUDA, installed);
     return true;
 }
 
@@ -484,28 +508,7 @@ bool settings_allow() {
 
 } // namespace fl_torch
 
-// Put the bins in front of PyTorch's CUDA allocator, once CUDA is initialised. Does nothing a
-// second time, and nothing in front of an allocator that somebody else brought. Answers whether
-// they are there.
-extern "C" __attribute__((visibility("default"))) int fl_cuda_fastbins_install() {
-    using namespace fl_torch;
-    static std::mutex lock;
-    const std::lock_guard<std::mutex> guard(lock);
-    CUDAAllocator *const behind = get();
-    const int devices = c10::cuda::device_count();
-    if (installed != nullptr) {
-        return behind == installed;
-    }
-    if (behind == nullptr || !behind->initialized() || behind->name() != "native" ||
-        !settings_allow() || devices > FL__FASTBINS_DEVICES) {
-        return 0;
-    }
-    fl__fastbins *const bins = fl__fastbins_create();
-    if (bins == nullptr) {
-        return 0;
-    }
-    installed = new FastAllocator(*behind, *bins, devices);
-    allocator.store(installed);
-    c10::SetAllocator(c10::DeviceType::CUDA, installed);
-    return 1;
+TORCH_LIBRARY_FRAGMENT(flagos, library) {
+    library.def("_put_fastbins() -> bool", &fl_torch::put_fastbins);
+    library.impl("_put_fastbins", c10::DispatchKey::Tracer, torch::CppFunction::makeFallthrough());
 }

@@ -10,8 +10,8 @@
  * is kept than the allocator has left. Knows addresses, sizes and streams as numbers, and neither a
  * driver nor PyTorch. Any thread may call anything.
  */
-#ifndef FL_TORCH_CUDA_FASTBINS_H
-#define FL_TORCH_CUDA_FASTBINS_H
+#ifndef FL_FASTBINS_H
+#define FL_FASTBINS_H
 
 #include <stdbool.h>
 #include <stddef.h>
