@@ -102,6 +102,7 @@ struct FastAllocator final : CUDAAllocator {
         if (C10_LIKELY(answer == FL__FASTBINS_KEPT)) {
             return;
         }
+        TORCH_CHECK(answer != FL__FASTBINS_FREED, "invalid device pointer: ", pointer);
         behind.raw_delete(pointer);
         if (answer == FL__FASTBINS_DRAIN) {
             drain(device);
@@ -183,7 +184,6 @@ struct FastAllocator final : CUDAAllocator {
         fl__fastbins_reset_hits(&bins, device);
     }
     void resetPeakStats(DeviceIndex device) override {
-        drain(device);
         observe(device);
         behind.resetPeakStats(device);
         fl__fastbins_reset_peaks(&bins, device);

@@ -31,6 +31,7 @@ typedef struct block {
     size_t requested;        /* By who holds it. */
     size_t requested_behind; /* When it was asked of the allocator. */
     int device;
+    bool kept;
 } block;
 
 struct lane {
@@ -219,14 +220,10 @@ static block *remember(fl__fastbins *bins, const block *described) {
     if (!grow(bins)) {
         return NULL;
     }
-    const size_t slot = find(bins, described->pointer);
-    if (bins->slots[slot]) {
-        return NULL; /* Freed behind our back, and given out once more. */
-    }
     block *const b = new_block(bins);
     if (b) {
         *b = *described;
-        bins->slots[slot] = b;
+        bins->slots[find(bins, b->pointer)] = b;
         bins->used++;
     }
     return b;
@@ -296,6 +293,7 @@ void *fl__fastbins_take(fl__fastbins *bins, int device, uint64_t stream, size_t 
         block *const b = *place;
         if (b) {
             *place = b->next;
+            b->kept = false;
             count_kept(&state->stats, b, -1);
             b->requested = bytes;
             count_more(state, b, 1);
@@ -321,7 +319,13 @@ bool fl__fastbins_enter(fl__fastbins *bins, int device, uint64_t stream, size_t 
         const int64_t more = (*behind)[FL__POOL_LARGE][FL__SUM_BYTES] - before;
         size = more > (int64_t)size ? (size_t)more : size;
     }
-    block *b = NULL;
+    block *b = bins->slots ? bins->slots[find(bins, pointer)] : NULL;
+    if (b) { /* Freed past us, or the allocator would not have it to give. */
+        end_use(stats, b);
+        count_more(state, b, -1);
+        forget(bins, b);
+        b = NULL;
+    }
     if (!state->paused) {
         b = remember(bins, &(block){.pointer = pointer,
                                     .lane = lane_for(state, stream),
@@ -344,7 +348,9 @@ fl__fastbins_answer fl__fastbins_give(fl__fastbins *bins, void *pointer, bool ma
     fl__fastbins_answer answer = FL__FASTBINS_UNKNOWN;
     lock(bins);
     block *const b = bins->slots ? bins->slots[find(bins, pointer)] : NULL;
-    if (b) {
+    if (b && b->kept) {
+        answer = FL__FASTBINS_FREED;
+    } else if (b) {
         device_state *const state = &bins->devices[b->device];
         end_use(&state->stats, b);
         count_more(state, b, -1);
@@ -361,6 +367,7 @@ fl__fastbins_answer fl__fastbins_give(fl__fastbins *bins, void *pointer, bool ma
             block **const bin = bin_of(b->lane, b->requested_behind);
             b->next = *bin;
             *bin = b;
+            b->kept = true;
             count_kept(&state->stats, b, 1);
         } else {
             forget(bins, b);

@@ -73,6 +73,7 @@ typedef enum fl__fastbins_answer {
     FL__FASTBINS_KEPT,
     FL__FASTBINS_FREE,    /* The caller gives it back to the allocator. */
     FL__FASTBINS_DRAIN,   /* And what is kept of its device too, for there are too many. */
+    FL__FASTBINS_FREED,   /* It had been freed before, and waits: the caller is wrong. */
     FL__FASTBINS_UNKNOWN, /* It was not entered: the caller gives it back and observes. */
 } fl__fastbins_answer;
 
