@@ -59,7 +59,7 @@ batch_norm(const Tensor &input, const OptionalTensor &weight, const OptionalTens
         const auto chosen = at::native::_select_batch_norm_backend(
             disguised(input), weight.value_or(Tensor()), bias.value_or(Tensor()),
             mean.value_or(Tensor()), variance.value_or(Tensor()), training, epsilon);
-        if (chosen == BatchNormBackend::Cudnn && cudnn_enabled) {
+        if (chosen == BatchNormBackend::Cudnn) { // Whatever cudnn_enabled says, as natively.
             FL_COUNT_CALL("aten::_batch_norm_impl_index", FL_ROUTE_OWN);
             return std::tuple_cat(
                 at::cudnn_batch_norm(input.contiguous(input.suggest_memory_format()),

@@ -161,6 +161,8 @@ def batch_normalisations(device):
         results["switched off"] = type(
             F.batch_norm(x, None, None, ones, ones, training=True).grad_fn
         ).__name__
+    asked = torch.batch_norm(x, ones, ones, None, None, True, 0.1, 1e-5, False)
+    results["switched off by the argument"] = type(asked.grad_fn).__name__
     results["no weight"] = type(F.batch_norm(x, ones, ones).grad_fn).__name__
     for place in range(4):
         others = [torch.ones(2 if i == place else 3, device=device) for i in range(4)]

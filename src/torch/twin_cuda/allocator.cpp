@@ -66,6 +66,7 @@ DeviceIndex current_device() {
 }
 
 struct FastAllocator;
+struct GiveBack;
 FastAllocator *installed; // Never destroyed: memory may be freed after static destructors have run.
 
 void free_block(void *pointer);
@@ -96,14 +97,17 @@ struct FastAllocator final : CUDAAllocator {
         return allocate_behind(bytes, device);
     }
 
-    void give(void *pointer) {
+    // `free_behind` is how the allocator behind frees it.
+    template <class Free>
+    void give(void *pointer, const Free &free_behind) {
         int device = 0;
-        const fl__fastbins_answer answer = fl__fastbins_give(&bins, pointer, !watched(), &device);
+        const bool may_keep = !watched();
+        const fl__fastbins_answer answer = fl__fastbins_give(&bins, pointer, may_keep, &device);
         if (C10_LIKELY(answer == FL__FASTBINS_KEPT)) {
             return;
         }
         TORCH_CHECK(answer != FL__FASTBINS_FREED, "invalid device pointer: ", pointer);
-        behind.raw_delete(pointer);
+        free_behind(pointer);
         if (answer == FL__FASTBINS_DRAIN) {
             drain(device);
         } else if (C10_UNLIKELY(answer == FL__FASTBINS_UNKNOWN)) {
@@ -111,6 +115,10 @@ struct FastAllocator final : CUDAAllocator {
                 observe(any);
             }
         }
+    }
+    // The deleter of what allocate() gave: a block of the cache also while caching is off.
+    void give(void *pointer) {
+        give(pointer, inner_deleter);
     }
 
     c10::DeleterFnPtr raw_deleter() const override {
@@ -125,14 +133,16 @@ struct FastAllocator final : CUDAAllocator {
     }
     void *raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override {
         const DeviceIndex device = current_device();
-        void *const pointer = ask_behind<void *>(
-            device, bytes, [&] { return behind.raw_alloc_with_stream(bytes, stream); });
+        if (bytes > FL__FASTBINS_SMALL) {
+            drain(device, FL__POOL_LARGE);
+        }
+        void *const pointer = behind.raw_alloc_with_stream(bytes, stream);
         enter(device, stream, bytes, pointer);
         return pointer;
     }
     void raw_delete(void *pointer) override {
         if (pointer != nullptr) {
-            give(pointer);
+            give(pointer, [&](void *known) { behind.raw_delete(known); });
         }
     }
 
@@ -180,7 +190,7 @@ struct FastAllocator final : CUDAAllocator {
     }
     void resetAccumulatedStats(DeviceIndex device) override {
         drain(device);
-        behind.resetAccumulatedStats(device);
+        behind.resetAccumulatedStats(device); // Raises where there is no such device.
         fl__fastbins_reset_hits(&bins, device);
     }
     void resetPeakStats(DeviceIndex device) override {
@@ -213,14 +223,14 @@ struct FastAllocator final : CUDAAllocator {
         try {
             behind.beginAllocateToPool(device, pool, std::move(filter));
         } catch (...) {
-            fl__fastbins_resume(&bins, device);
+            resume(device);
             throw;
         }
     }
     void endAllocateToPool(DeviceIndex device, c10::MempoolId_t pool) override {
         behind.endAllocateToPool(device, pool);
-        observe(device);
-        fl__fastbins_resume(&bins, device);
+        drain(device); // Of a pool that was in use when the bins were put here.
+        resume(device);
     }
     void recordHistory(bool enabled, CreateContextFn context, size_t entries, RecordContext when,
                        bool clear, const std::vector<std::string> &skipped) override {
@@ -333,6 +343,8 @@ struct FastAllocator final : CUDAAllocator {
     }
 
   private:
+    friend struct GiveBack;
+
     // Whether the profiler or a sanitizer wants to hear of each block.
     static bool watched() {
         return c10::impl::GPUTrace::get_trace() != nullptr || c10::memoryProfilingEnabled();
@@ -345,47 +357,17 @@ struct FastAllocator final : CUDAAllocator {
     }
 
     DataPtr allocate_behind(size_t bytes, DeviceIndex device) {
-        DataPtr taken = ask_behind<DataPtr>(device, bytes, [&] { return behind.allocate(bytes); });
+        if (C10_UNLIKELY(watched())) {
+            drain(device); // What has been freed is not to be reported, nor to be freed, later.
+        } else if (bytes > FL__FASTBINS_SMALL) {
+            drain(device, FL__POOL_LARGE); // Large blocks are split and joined as without us.
+        }
+        DataPtr taken = behind.allocate(bytes);
         // Without a cache the deleter is another, and the block is nothing to us.
         if (taken.compare_exchange_deleter(inner_deleter, &free_block)) {
             enter(device, c10::cuda::getCurrentCUDAStream(device).stream(), bytes, taken.get());
         }
         return taken;
-    }
-
-    // The call, for which what is kept is given back before where the allocator may need it, and
-    // all if that is not enough.
-    template <class Result, class Call>
-    Result ask_behind(DeviceIndex device, size_t bytes, const Call &call) {
-        if (bytes > FL__FASTBINS_SMALL) {
-            drain(device, FL__POOL_LARGE);
-        } else {
-            drain_small_if_scarce(device);
-        }
-        try {
-            return call();
-        } catch (const c10::OutOfMemoryError &) {
-            if (drain(device) == 0) {
-                throw;
-            }
-        }
-        return call();
-    }
-
-    // Small blocks of many sizes make up segments, which the allocator fetches when it finds no
-    // room in those that it has. It is left at least half of what is free.
-    void drain_small_if_scarce(DeviceIndex device) {
-        const size_t kept = fl__fastbins_kept_small(&bins, device);
-        if (kept == 0) {
-            return;
-        }
-        constexpr auto small = static_cast<size_t>(StatType::SMALL_POOL);
-        DeviceStats stats = behind.getDeviceStats(device);
-        const int64_t left =
-            stats.reserved_bytes[small].current - stats.active_bytes[small].current;
-        if (static_cast<int64_t>(kept) > left) {
-            drain(device, FL__POOL_SMALL);
-        }
     }
 
     // What the allocator behind gave.
@@ -408,12 +390,19 @@ struct FastAllocator final : CUDAAllocator {
         (void)fl__fastbins_enter(&bins, device, key, bytes, pointer, &sums);
     }
 
+    bool knows(int device) const {
+        return device >= 0 && device < devices;
+    }
+
     size_t drain(int device, fl__fastbins_pool pool = FL__POOL_ALL) {
         void *blocks[64];
         size_t drained = 0;
+        if (!knows(device)) {
+            return 0; // The allocator behind says that there is no such device.
+        }
         while (const size_t count = fl__fastbins_drain(&bins, device, pool, blocks, 64)) {
             for (size_t i = 0; i < count; i++) {
-                behind.raw_delete(blocks[i]);
+                inner_deleter(blocks[i]);
             }
             drained += count;
         }
@@ -426,8 +415,16 @@ struct FastAllocator final : CUDAAllocator {
     }
     // Pauses before it drains, so that nothing is kept in between.
     void pause(int device) {
-        fl__fastbins_pause(&bins, device);
-        drain(device);
+        if (knows(device)) {
+            fl__fastbins_pause(&bins, device);
+            drain(device);
+        }
+    }
+    void resume(int device) {
+        if (knows(device)) {
+            observe(static_cast<DeviceIndex>(device));
+            fl__fastbins_resume(&bins, device);
+        }
     }
     void switch_all(bool &is_on, bool on) {
         const std::lock_guard<std::mutex> lock(switches_);
@@ -435,8 +432,7 @@ struct FastAllocator final : CUDAAllocator {
             if (on) {
                 pause(device);
             } else {
-                observe(static_cast<DeviceIndex>(device));
-                fl__fastbins_resume(&bins, device);
+                resume(device);
             }
         }
         is_on = on;
@@ -472,6 +468,14 @@ struct FastAllocator final : CUDAAllocator {
     bool history_ = false, traced_ = false, uncached_ = false;
 };
 
+// PyTorch's allocator asks for this when no block of its cache will do, before it fetches memory
+// and before it says that there is none; then it looks again.
+struct GiveBack final : c10::FreeMemoryCallback {
+    bool Execute() override {
+        return installed != nullptr && installed->drain(current_device()) != 0;
+    }
+};
+
 void free_block(void *pointer) {
     if (pointer != nullptr) {
         installed->give(pointer);
@@ -491,7 +495,7 @@ bool put_fastbins() {
     const int devices = c10::cuda::device_count();
     if (!fl_option_bool(FL_OPT_TWIN_FASTBINS) || behind == nullptr || !behind->initialized() ||
         behind->name() != "native" || c10::utils::has_env("PYTORCH_NO_CUDA_MEMORY_CACHING") ||
-        devices > FL__FASTBINS_DEVICES) {
+        !behind->isEnabled() || behind->isHistoryEnabled() || devices > FL__FASTBINS_DEVICES) {
         return false;
     }
     fl__fastbins *const bins = fl__fastbins_create();
@@ -499,6 +503,8 @@ bool put_fastbins() {
         return false;
     }
     installed = new FastAllocator(*behind, *bins, devices);
+    c10::FreeCudaMemoryCallbacksRegistry()->Register("torch_fl_fastbins",
+                                                     [] { return std::make_unique<GiveBack>(); });
     allocator.store(installed);
     c10::SetAllocator(c10::DeviceType::CUDA, installed);
     return true;

@@ -259,6 +259,22 @@ static lane *lane_for(device_state *device, uint64_t stream) {
     return found;
 }
 
+/* Somebody gave a block back to the allocator without a word to us. */
+static void give_up(fl__fastbins *bins, block *b) {
+    device_state *const state = &bins->devices[b->device];
+    if (b->kept) {
+        block **place = bin_of(b->lane, b->requested_behind);
+        while (*place != b) {
+            place = &(*place)->next;
+        }
+        *place = b->next;
+        count_kept(&state->stats, b, -1);
+    } else {
+        count_more(state, b, -1);
+    }
+    forget(bins, b);
+}
+
 /* --- the interface --------------------------------------------------------------------------- */
 
 fl__fastbins *fl__fastbins_create(void) {
@@ -321,10 +337,12 @@ bool fl__fastbins_enter(fl__fastbins *bins, int device, uint64_t stream, size_t 
     }
     block *b = bins->slots ? bins->slots[find(bins, pointer)] : NULL;
     if (b) { /* Freed past us, or the allocator would not have it to give. */
-        end_use(stats, b);
-        count_more(state, b, -1);
-        forget(bins, b);
+        give_up(bins, b);
         b = NULL;
+        if (!behind) {
+            unlock(bins); /* Only the allocator knows what is in use now. */
+            return false;
+        }
     }
     if (!state->paused) {
         b = remember(bins, &(block){.pointer = pointer,
@@ -389,12 +407,13 @@ void fl__fastbins_record(fl__fastbins *bins, const void *pointer, uint64_t strea
 size_t fl__fastbins_drain(fl__fastbins *bins, int device, fl__fastbins_pool pool, void **out,
                           size_t room) {
     device_state *const state = &bins->devices[device];
+    const int64_t *const kept = state->stats.kept[pool];
     const int first = pool == FL__POOL_LARGE ? SMALL_BINS : 0;
     const int end = pool == FL__POOL_SMALL ? SMALL_BINS : BINS;
     size_t taken = 0;
     lock(bins);
     for (int i = 0; i < state->lanes_used; i++) {
-        for (int bin = first; bin < end && state->stats.kept[pool][FL__SUM_BLOCKS] != 0; bin++) {
+        for (int bin = first; bin < end && taken < room && kept[FL__SUM_BLOCKS] != 0; bin++) {
             for (block *b; taken < room && (b = state->lanes[i]->bins[bin]) != NULL; taken++) {
                 state->lanes[i]->bins[bin] = b->next;
                 count_kept(&state->stats, b, -1);
@@ -407,13 +426,6 @@ size_t fl__fastbins_drain(fl__fastbins *bins, int device, fl__fastbins_pool pool
     return taken;
 }
 
-size_t fl__fastbins_kept_small(fl__fastbins *bins, int device) {
-    lock(bins);
-    const int64_t bytes = bins->devices[device].stats.kept[FL__POOL_SMALL][FL__SUM_BYTES];
-    unlock(bins);
-    return (size_t)bytes;
-}
-
 void fl__fastbins_pause(fl__fastbins *bins, int device) {
     lock(bins);
     bins->devices[device].paused++;
@@ -422,7 +434,7 @@ void fl__fastbins_pause(fl__fastbins *bins, int device) {
 
 void fl__fastbins_resume(fl__fastbins *bins, int device) {
     lock(bins);
-    bins->devices[device].paused--;
+    bins->devices[device].paused -= bins->devices[device].paused > 0;
     unlock(bins);
 }
 

@@ -5,10 +5,10 @@
  *
  * A kept block serves the next request of its rounded size on its stream. The allocator behind
  * believes that it is in use all the while; the sums here say what really is, with its peaks, so
- * that nobody who asks for statistics can tell. Memory is not hoarded: the caller drains the large
- * blocks before it asks the allocator for one, and the small ones before it asks for one while more
- * is kept than the allocator has left. Knows addresses, sizes and streams as numbers, and neither a
- * driver nor PyTorch. Any thread may call anything.
+ * that nobody who asks for statistics can tell. Memory is not hoarded: the caller drains when the
+ * allocator has no block that will do, and the large blocks before it asks for a large one, so that
+ * the allocator lays those out as it would alone. Knows addresses, sizes and streams as numbers,
+ * and neither a driver nor PyTorch. Any thread may call anything.
  */
 #ifndef FL_FASTBINS_H
 #define FL_FASTBINS_H
@@ -65,7 +65,8 @@ void *fl__fastbins_take(fl__fastbins *bins, int device, uint64_t stream, size_t 
 
 /* The allocator gave `pointer` for `bytes`; `behind` is what it says is in use since, and may be
  * NULL for a small block, which is of its rounded size. False: blocks of this device are not kept
- * at present, or there is no host memory; it is then as unknown as one that never was entered. */
+ * at present, or there is no host memory; it is then as unknown as one that never was entered. Or
+ * `behind` is needed, because the address was that of another block until now. */
 bool fl__fastbins_enter(fl__fastbins *bins, int device, uint64_t stream, size_t bytes,
                         void *pointer, const fl__fastbins_sums *behind);
 
@@ -87,10 +88,9 @@ void fl__fastbins_record(fl__fastbins *bins, const void *pointer, uint64_t strea
 /* Take out up to `room` kept blocks of a device, for the caller to give back; how many. */
 size_t fl__fastbins_drain(fl__fastbins *bins, int device, fl__fastbins_pool pool, void **out,
                           size_t room);
-/* How many bytes small ones have. */
-size_t fl__fastbins_kept_small(fl__fastbins *bins, int device);
 
-/* While a device is paused more often than resumed nothing of it is taken, entered or kept. */
+/* While a device is paused more often than resumed nothing of it is taken, entered or kept. To
+ * resume what is not paused does nothing. */
 void fl__fastbins_pause(fl__fastbins *bins, int device);
 void fl__fastbins_resume(fl__fastbins *bins, int device);
 
