@@ -1,11 +1,10 @@
 // allocator.cpp: PyTorch's CUDA allocator with fast bins in front.
 //
 // Taking a block of PyTorch's allocator and giving it back are a tenth of what a small operator
-// asks of the host. Blocks up to 1 MiB that were freed wait in bins (fastbins.h) for the next
-// request of their size on their stream; everything else is PyTorch's as before: its pool, its
-// settings, its snapshots, its messages. Nothing is kept while anybody looks closer than at
-// statistics: while a graph is captured or a pool is used, while history is recorded or allocations
-// are traced.
+// asks of the host. Blocks that were freed wait in bins (fastbins.h) for the next request of their
+// size on their stream; everything else is PyTorch's as before: its pool, its settings, its
+// snapshots, its messages. Nothing is kept while anybody looks closer than at statistics: while a
+// graph is captured or a pool is used, while history is recorded or allocations are traced.
 #include "fastbins.h"
 
 #include "fl/debug.h"
@@ -133,9 +132,7 @@ struct FastAllocator final : CUDAAllocator {
     }
     void *raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override {
         const DeviceIndex device = current_device();
-        if (bytes > FL__FASTBINS_SMALL) {
-            drain(device, FL__POOL_LARGE);
-        }
+        give_back_before(device, bytes);
         void *const pointer = behind.raw_alloc_with_stream(bytes, stream);
         enter(device, stream, bytes, pointer);
         return pointer;
@@ -356,12 +353,17 @@ struct FastAllocator final : CUDAAllocator {
                1;
     }
 
-    DataPtr allocate_behind(size_t bytes, DeviceIndex device) {
+    // What the allocator behind is to have when it is asked for so many bytes.
+    void give_back_before(DeviceIndex device, size_t bytes) {
         if (C10_UNLIKELY(watched())) {
             drain(device); // What has been freed is not to be reported, nor to be freed, later.
         } else if (bytes > FL__FASTBINS_SMALL) {
             drain(device, FL__POOL_LARGE); // Large blocks are split and joined as without us.
         }
+    }
+
+    DataPtr allocate_behind(size_t bytes, DeviceIndex device) {
+        give_back_before(device, bytes);
         DataPtr taken = behind.allocate(bytes);
         // Without a cache the deleter is another, and the block is nothing to us.
         if (taken.compare_exchange_deleter(inner_deleter, &free_block)) {
