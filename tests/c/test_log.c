@@ -51,18 +51,16 @@ TEST(log, only_what_is_on_reaches_the_sink) {
 
 /* What goes to the standard error stream while the function runs. */
 static void capture(void (*function)(void), char *out, size_t size) {
-    char path[] = "/tmp/fl_test_log_XXXXXX";
-    int file = mkstemp(path);
-    CHECK(file >= 0);
-    (void)unlink(path);
+    FILE *const file = tmpfile();
+    CHECK(file != NULL);
     int before = dup(STDERR_FILENO);
-    CHECK(dup2(file, STDERR_FILENO) >= 0);
+    CHECK(dup2(fileno(file), STDERR_FILENO) >= 0);
     function();
     CHECK(dup2(before, STDERR_FILENO) >= 0);
-    ssize_t count = pread(file, out, size - 1, 0);
+    ssize_t count = pread(fileno(file), out, size - 1, 0);
     CHECK(count >= 0);
     out[count] = '\0';
-    (void)close(file);
+    (void)fclose(file);
     (void)close(before);
 }
 

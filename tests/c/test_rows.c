@@ -234,10 +234,9 @@ TEST(rows, the_file_of_the_option) {
 }
 
 TEST(rows, too_many_rows_and_too_long_a_file) {
-    char path[] = "/tmp/fl_rows_XXXXXX";
-    int file = mkstemp(path);
-    CHECK(file >= 0);
-    FILE *out = fdopen(file, "w");
+    const char *const path = "too_many.rows"; /* In the working folder, which is the build's. */
+    FILE *out = fopen(path, "w");
+    CHECK(out != NULL);
     for (int i = 0; i < 17; i++) {
         fprintf(out, "[r%d]\nprefix = p\nlibraries = l\n", i);
     }
@@ -265,10 +264,9 @@ TEST(rows, a_bad_file_stops_the_choice) {
 
 /* A row does not stand in for a platform of ours. */
 TEST(rows, a_name_that_is_taken) {
-    char path[] = "/tmp/fl_rows_XXXXXX";
-    int file = mkstemp(path);
-    CHECK(file >= 0);
-    FILE *out = fdopen(file, "w");
+    const char *const path = "taken_name.rows"; /* In the working folder, which is the build's. */
+    FILE *out = fopen(path, "w");
+    CHECK(out != NULL);
     fputs("[new]\nprefix = p\nlibraries = l\n\n[musa]\nprefix = p\nlibraries = l\n", out);
     fclose(out);
     CHECK_OK(fl_option_set(FL_OPT_VENDOR_ROWS, path));
