@@ -158,6 +158,11 @@ static size_t find(const fl__fastbins *bins, const void *pointer) {
     return slot;
 }
 
+/* NULL if the block is not known. */
+static block *look_up(const fl__fastbins *bins, const void *pointer) {
+    return bins->slots ? bins->slots[find(bins, pointer)] : NULL;
+}
+
 static bool grow(fl__fastbins *bins) {
     if (bins->slots && (bins->used + 1) * 2 <= bins->mask + 1) {
         return true;
@@ -335,7 +340,7 @@ bool fl__fastbins_enter(fl__fastbins *bins, int device, uint64_t stream, size_t 
         const int64_t more = (*behind)[FL__POOL_LARGE][FL__SUM_BYTES] - before;
         size = more > (int64_t)size ? (size_t)more : size;
     }
-    block *b = bins->slots ? bins->slots[find(bins, pointer)] : NULL;
+    block *b = look_up(bins, pointer);
     if (b) { /* Freed past us, or the allocator would not have it to give. */
         give_up(bins, b);
         b = NULL;
@@ -365,7 +370,7 @@ fl__fastbins_answer fl__fastbins_give(fl__fastbins *bins, void *pointer, bool ma
                                       int *out_device) {
     fl__fastbins_answer answer = FL__FASTBINS_UNKNOWN;
     lock(bins);
-    block *const b = bins->slots ? bins->slots[find(bins, pointer)] : NULL;
+    block *const b = look_up(bins, pointer);
     if (b && b->kept) {
         answer = FL__FASTBINS_FREED;
     } else if (b) {
@@ -397,7 +402,7 @@ fl__fastbins_answer fl__fastbins_give(fl__fastbins *bins, void *pointer, bool ma
 
 void fl__fastbins_record(fl__fastbins *bins, const void *pointer, uint64_t stream) {
     lock(bins);
-    block *const b = bins->slots ? bins->slots[find(bins, pointer)] : NULL;
+    block *const b = look_up(bins, pointer);
     if (b && b->lane && b->lane->stream != stream) {
         b->lane = NULL;
     }
