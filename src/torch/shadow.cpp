@@ -12,6 +12,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/util/MaybeOwned.h>
 
 namespace fl_torch {
 
@@ -256,7 +257,7 @@ void Shadow::show_autograd() {
 
 void Shadow::show_versions() {
     bound_version_ = static_cast<uint32_t>(version_counter().current_version());
-    if (written_ && !storage_only_ && !original_->is_inference()) {
+    if (!storage_only_ && !original_->is_inference()) {
         key_set_ = key_set_ | c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView);
     }
 }
@@ -312,60 +313,97 @@ c10::Storage owning_storage(const c10::Storage &inner, c10::Device device) {
 
 // --- the shadows of one call ------------------------------------------------------------------
 
-struct ShadowFrame::Extra {
-    std::unique_ptr<ShadowIndex> index; // Of all that is shown, once that is much.
-    SpecialShadows special;
-};
-
-ShadowFrame::Extra &ShadowFrame::extra() {
-    if (extra_ == nullptr) {
-        extra_ = new Extra;
+SpecialShadows &ShadowFrame::special() {
+    if (special_ == nullptr) {
+        special_ = new SpecialShadows;
     }
-    return *extra_;
+    return *special_;
+}
+
+// Enter what is shown in the index, with which all that follows is looked for.
+void ShadowFrame::make_index(size_t more) {
+    index_ = state_.index ? state_.index.release() : new ShadowIndex;
+    index_->begin(state_.top - base_ + more);
+    for (uint32_t i = base_; i < state_.top; i++) {
+        const Shadow &shadow = state_.shadow(i);
+        index_->enter(shadow.original().unsafeGetTensorImpl(), shadow.original_storage(), i,
+                      state_);
+    }
+    seen_ = ~uint64_t{0};
+}
+
+// What is shown already is written after all.
+void ShadowFrame::mark_written(uint32_t slot) {
+    written_end_ = std::max(written_end_, slot + 1);
+    if (!state_.shadow(slot).written()) {
+        state_.shadow(slot).mark_written();
+    }
+}
+
+C10_ALWAYS_INLINE ThreadState::Slot *
+ShadowFrame::find_indexed(const at::Tensor &tensor, bool written, Shadow *&lender) {
+    const c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
+    const c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
+    const ShadowIndex::Found found = index_->enter(impl, storage, state_.top, state_);
+    if (C10_LIKELY(found.same == ShadowIndex::kNone && found.sharing == ShadowIndex::kNone)) {
+        return nullptr;
+    }
+    if (found.same == ShadowIndex::kNone) {
+        lender = &state_.shadow(found.sharing);
+        return nullptr;
+    }
+    if (written) {
+        mark_written(found.same);
+    }
+    return &state_.slot(found.same);
 }
 
 // The shadow of a tensor that was shown before, or nullptr; then `lender` shows its storage, or is
 // nullptr too.
 ThreadState::Slot *ShadowFrame::find_shown(const at::Tensor &tensor, bool written,
                                            Shadow *&lender) {
+    if (C10_UNLIKELY(index_ == nullptr && state_.top - base_ >= ShadowIndex::kFew)) {
+        make_index(1);
+    }
+    if (C10_UNLIKELY(index_ != nullptr)) {
+        return find_indexed(tensor, written, lender);
+    }
     const c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
     const c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
-    uint32_t same = ShadowIndex::kNone;
-    if (C10_LIKELY(state_.top - base_ < ShadowIndex::kFew)) {
-        for (uint32_t i = base_; i < state_.top; i++) {
-            Shadow &shadow = state_.shadow(i);
-            if (shadow.original().unsafeGetTensorImpl() == impl) {
-                same = i;
-                break;
+    for (uint32_t i = base_; i < state_.top; i++) {
+        Shadow &shadow = state_.shadow(i);
+        if (shadow.original().unsafeGetTensorImpl() == impl) {
+            if (written) {
+                mark_written(i);
             }
-            if (C10_UNLIKELY(storage != nullptr && shadow.original_storage() == storage)) {
-                lender = &shadow;
-            }
+            return &state_.slot(i);
         }
+        if (C10_UNLIKELY(storage != nullptr && shadow.original_storage() == storage)) {
+            lender = &shadow;
+        }
+    }
+    return nullptr;
+}
+
+C10_ALWAYS_INLINE void ShadowFrame::make_room() {
+    if (C10_UNLIKELY(state_.top == state_.capacity)) {
+        state_.grow();
+    }
+}
+
+C10_ALWAYS_INLINE ThreadState::Slot &ShadowFrame::bind_next(const at::Tensor &tensor, bool written,
+                                                            Shadow *lender) {
+    make_room();
+    ThreadState::Slot &slot = state_.slot(state_.top);
+    Shadow &shadow = *static_cast<Shadow *>(slot->unsafeGetTensorImpl());
+    if (C10_LIKELY(lender == nullptr)) {
+        shadow.bind(tensor, written);
     } else {
-        std::unique_ptr<ShadowIndex> &index = extra().index;
-        if (index == nullptr) {
-            index = state_.index ? std::move(state_.index) : std::make_unique<ShadowIndex>();
-            index->begin();
-            for (uint32_t i = base_; i < state_.top; i++) {
-                const Shadow &shadow = state_.shadow(i);
-                index->enter(shadow.original().unsafeGetTensorImpl(), shadow.original_storage(), i,
-                             state_);
-            }
-        }
-        const ShadowIndex::Found found = index->enter(impl, storage, state_.top, state_);
-        same = found.same;
-        if (found.sharing != ShadowIndex::kNone) {
-            lender = &state_.shadow(found.sharing);
-        }
+        shadow.bind_sharing(tensor, written, *lender);
     }
-    if (same == ShadowIndex::kNone) {
-        return nullptr;
-    }
-    if (written && !state_.shadow(same).written()) {
-        state_.shadow(same).mark_written();
-    }
-    return &state_.slot(same);
+    state_.top++;
+    written_end_ = written ? state_.top : written_end_;
+    return slot;
 }
 
 template <bool kStorageOnly>
@@ -377,65 +415,92 @@ C10_ALWAYS_INLINE ThreadState::Slot &ShadowFrame::show_plain(const at::Tensor &t
     const c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
     const uint64_t bit = ShadowIndex::bit_of(impl, impl->unsafe_storage().unsafeGetStorageImpl());
     Shadow *lender = nullptr;
-    // Once what is shown is in an index, all that follows has to be.
     if (C10_LIKELY((seen_ & bit) == 0 && state_.top - base_ < ShadowIndex::kFew)) {
         seen_ |= bit;
     } else if (ThreadState::Slot *const found = find_shown(tensor, written, lender)) {
         return *found;
     }
-    if (C10_UNLIKELY(state_.top == state_.capacity)) {
-        state_.grow();
-    }
-    ThreadState::Slot &slot = state_.slot(state_.top);
-    Shadow &shadow = *static_cast<Shadow *>(slot->unsafeGetTensorImpl());
     if constexpr (kStorageOnly) {
-        shadow.bind_storage(tensor, written, lender);
-    } else if (C10_LIKELY(lender == nullptr)) {
-        shadow.bind(tensor, written);
+        make_room();
+        state_.shadow(state_.top).bind_storage(tensor, written, lender);
+        state_.top++;
+        written_end_ = written ? state_.top : written_end_;
+        return state_.slot(state_.top - 1);
     } else {
-        shadow.bind_sharing(tensor, written, *lender);
+        return bind_next(tensor, written, lender);
     }
-    state_.top++;
-    return slot;
 }
 
 ThreadState::Slot &ShadowFrame::show_lvalue(const at::Tensor &tensor, bool written) {
     drain_queue(); // What is shown is about to be read or written by somebody who does not queue.
     if (C10_UNLIKELY(is_special(tensor.unsafeGetTensorImpl()->key_set()))) {
-        return extra().special.show(*this, tensor, written);
+        return special().show(*this, tensor, written);
     }
     return show_plain<false>(tensor, written);
 }
 
 template ThreadState::Slot &ShadowFrame::show_plain<true>(const at::Tensor &, bool);
 
+void ShadowFrame::show_list(at::TensorList tensors, bool written, at::Tensor *out) {
+    using Borrowed = c10::MaybeOwnedTraits<at::Tensor>;
+    drain_queue();
+    if (index_ == nullptr && state_.top - base_ + tensors.size() > ShadowIndex::kFew) {
+        make_index(tensors.size());
+    }
+    for (const at::Tensor &tensor : tensors) {
+        const at::Tensor *shown = &tensor;
+        if (C10_LIKELY(needs_shadow(tensor))) {
+            Shadow *lender = nullptr;
+            if (C10_UNLIKELY(index_ == nullptr ||
+                             is_special(tensor.unsafeGetTensorImpl()->key_set()))) {
+                shown = &*show_lvalue(tensor, written);
+            } else if (ThreadState::Slot *const found = find_indexed(tensor, written, lender)) {
+                shown = &**found;
+            } else {
+                shown = &*bind_next(tensor, written, lender);
+            }
+        }
+        new (out++) at::Tensor(Borrowed::createBorrow(*shown));
+    }
+}
+
 void ShadowFrame::show_autograd() {
-    counts_versions_ = true;
-    each(&Shadow::show_autograd);
+    counts_ = Counts::kAll;
+    for (uint32_t i = base_; i < state_.top; i++) {
+        state_.shadow(i).show_autograd();
+    }
 }
 
 void ShadowFrame::show_versions() {
-    counts_versions_ = true;
-    each(&Shadow::show_versions);
+    counts_ = Counts::kWritten;
+    each_written([](Shadow &shadow) { shadow.show_versions(); });
 }
 
 void ShadowFrame::return_versions() {
-    counts_versions_ = false;
-    each(&Shadow::return_versions);
+    if (counts_ == Counts::kAll) {
+        for (uint32_t i = base_; i < state_.top; i++) {
+            state_.shadow(i).return_versions();
+        }
+    } else {
+        return_versions_of_written();
+    }
+    counts_ = Counts::kNothing;
+}
+
+void ShadowFrame::return_versions_of_written() {
+    each_written([](Shadow &shadow) { shadow.return_versions(); });
 }
 
 void ShadowFrame::commit_special() {
-    extra_->special.write_back(*this);
+    special_->write_back(*this);
 }
 
 void ShadowFrame::release() {
-    for (uint32_t i = base_; C10_UNLIKELY(counts_versions_) && i < state_.top; i++) {
-        if (state_.shadow(i).written()) {
-            state_.shadow(i).return_versions();
-        }
+    if (C10_UNLIKELY(counts_ != Counts::kNothing)) {
+        return_versions_of_written();
     }
-    if (C10_UNLIKELY(extra_ != nullptr)) {
-        extra_->special.drop();
+    if (C10_UNLIKELY(special_ != nullptr)) {
+        special_->drop();
     }
     // From the top down, so that a shadow that shares gives its storage back before the lender
     // looks who else holds it.
@@ -445,12 +510,13 @@ void ShadowFrame::release() {
             state_.slot(state_.top) = Shadow::create();
         }
     }
-    if (C10_UNLIKELY(extra_ != nullptr)) {
-        if (extra_->index != nullptr) {
-            state_.index = std::move(extra_->index);
-        }
-        delete extra_;
-        extra_ = nullptr;
+    if (C10_UNLIKELY(index_ != nullptr)) {
+        state_.index.reset(index_);
+        index_ = nullptr;
+    }
+    if (C10_UNLIKELY(special_ != nullptr)) {
+        delete special_;
+        special_ = nullptr;
     }
 }
 
@@ -460,8 +526,8 @@ const at::Tensor &ShadowFrame::original_of(const at::Tensor &result) const {
             return state_.shadow(i).original();
         }
     }
-    if (extra_ != nullptr) {
-        if (const at::Tensor *original = extra_->special.original_of(result)) {
+    if (special_ != nullptr) {
+        if (const at::Tensor *original = special_->original_of(result)) {
             return *original;
         }
     }
@@ -489,7 +555,7 @@ const c10::Storage *ShadowFrame::moved_before(const Shadow &shadow,
 }
 
 at::QuantizerPtr ShadowFrame::quantizer_behind(const at::QuantizerPtr &shown) const {
-    return extra_ == nullptr ? nullptr : extra_->special.quantizer_behind(shown);
+    return special_ == nullptr ? nullptr : special_->quantizer_behind(shown);
 }
 
 } // namespace fl_torch

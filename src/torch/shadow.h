@@ -110,6 +110,7 @@ class Shadow final : public c10::TensorImpl {
 };
 
 class ShadowIndex;
+class SpecialShadows;
 
 // Per-thread state of the adapter, reached through one initial-exec TLS load: of __thread, because
 // whoever reads a thread_local of another file looks first whether it wants to be initialised.
@@ -153,7 +154,7 @@ class ShadowFrame {
     ShadowFrame(const ShadowFrame &) = delete;
     ShadowFrame &operator=(const ShadowFrame &) = delete;
     ~ShadowFrame() {
-        if (state_.top != base_ || C10_UNLIKELY(extra_ != nullptr)) {
+        if (state_.top != base_ || C10_UNLIKELY(special_ != nullptr)) {
             release();
         }
     }
@@ -167,6 +168,10 @@ class ShadowFrame {
                       "temporary");
         return show_lvalue(tensor, written);
     }
+
+    // The same for a list, which is to live as long: `out`, with room for as many, gets handles that
+    // hold no reference and need no destructor.
+    void show_list(at::TensorList tensors, bool written, at::Tensor *out);
 
     // The twin's storage on the memory of `tensor`, for tensors that a plain shadow cannot show.
     template <class T>
@@ -184,8 +189,8 @@ class ShadowFrame {
     // Show what has been shown as it is above autograd, to a callee that may call any operator on
     // it as a user would; after the call, return_versions.
     void show_autograd();
-    // Show it to a callee that counts the versions of what it writes, itself or by the operators
-    // that it calls; likewise.
+    // Show it to a callee that counts the versions of what it writes, and of nothing else, itself or
+    // by the operators that it calls; likewise.
     void show_versions();
     // Without it, because the callee raised, only what it may write is counted: of other operands
     // it has changed no more than the shadow.
@@ -193,28 +198,11 @@ class ShadowFrame {
 
     // Write back what the callee changed of written operands. Call once, after the call returned.
     void commit() {
-        for (uint32_t i = base_; i < state_.top; i++) {
-            Shadow &shadow = state_.shadow(i);
-            if (shadow.written()) {
-                shadow.write_back(*this);
-            }
-        }
-        if (C10_UNLIKELY(extra_ != nullptr)) {
-            commit_special();
-        }
+        write_back_if([](const Shadow &) { return true; });
     }
-
     // The same after a callee that changes no more than values and names (writes_values_only).
     void commit_values() {
-        for (uint32_t i = base_; i < state_.top; i++) {
-            Shadow &shadow = state_.shadow(i);
-            if (C10_UNLIKELY(shadow.has_names())) {
-                shadow.write_back(*this);
-            }
-        }
-        if (C10_UNLIKELY(extra_ != nullptr)) {
-            commit_special();
-        }
+        write_back_if([](const Shadow &shadow) { return C10_UNLIKELY(shadow.has_names()); });
     }
 
     // Make results flagos tensors: a shadow becomes its original, a view of a shadow a view of the
@@ -246,9 +234,30 @@ class ShadowFrame {
     template <bool kStorageOnly>
     ThreadState::Slot &show_plain(const at::Tensor &tensor, bool written);
     ThreadState::Slot *find_shown(const at::Tensor &tensor, bool written, Shadow *&lender);
-    void each(void (Shadow::*method)()) {
-        for (uint32_t i = base_; i < state_.top; i++) {
-            (state_.shadow(i).*method)();
+    ThreadState::Slot *find_indexed(const at::Tensor &tensor, bool written, Shadow *&lender);
+    ThreadState::Slot &bind_next(const at::Tensor &tensor, bool written, Shadow *lender);
+    void make_room();
+    void make_index(size_t more);
+    SpecialShadows &special();
+
+    template <class Visit>
+    void each_written(const Visit &visit) {
+        for (uint32_t i = base_; i < written_end_; i++) {
+            Shadow &shadow = state_.shadow(i);
+            if (shadow.written()) {
+                visit(shadow);
+            }
+        }
+    }
+    template <class Predicate>
+    void write_back_if(const Predicate &is_such) {
+        each_written([&](Shadow &shadow) {
+            if (is_such(shadow)) {
+                shadow.write_back(*this);
+            }
+        });
+        if (C10_UNLIKELY(special_ != nullptr)) {
+            commit_special();
         }
     }
     // Adopts what nobody else holds and what was shown; false for anything else.
@@ -257,16 +266,19 @@ class ShadowFrame {
     void commit_special();
     void release();
 
-    // What few calls need: the index over many shadows (lists of parameters), and the shadows of
-    // tensors that hold other tensors (sparse, quantized, nested), each on the heap.
-    struct Extra;
-    Extra &extra();
+    enum class Counts : uint8_t { kNothing, kWritten, kAll }; // Versions, of which shadows.
+    void return_versions_of_written();
+    void mark_written(uint32_t slot);
 
     ThreadState &state_;
     const uint32_t base_;
-    Extra *extra_ = nullptr; // Owned; deleted by release.
-    uint64_t seen_ = 0;      // A bit of each storage that is shown; many have the same.
-    bool counts_versions_ = false;
+    uint32_t written_end_ = 0; // No slot from here on is shown as written.
+    Counts counts_ = Counts::kNothing;
+    uint64_t seen_ = 0; // A bit of each storage that is shown; many have the same.
+    // What few calls need. The index over many shadows (lists of parameters), the thread's; and the
+    // shadows of tensors that hold other tensors (sparse, quantized, nested), owned by the frame.
+    ShadowIndex *index_ = nullptr;
+    SpecialShadows *special_ = nullptr;
 };
 
 // Names of dimensions, or that there are none: kernels read them from operands and write them to

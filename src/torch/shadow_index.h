@@ -18,12 +18,15 @@ class ShadowIndex {
     static constexpr uint32_t kNone = UINT32_MAX;
     static constexpr uint32_t kFew = 24; // So many shadows are looked at one by one.
 
-    // Forget what earlier frames have entered.
-    void begin() {
+    // Forget what earlier frames have entered. Some `count` entries are to come.
+    void begin(size_t count) {
         used_ = 0;
         if (++frame_ == 0) { // The count has come round: entries of old would count again.
             std::fill(entries_.begin(), entries_.end(), Entry{});
             frame_ = 1;
+        }
+        while (count * 2 > entries_.size()) {
+            grow();
         }
     }
 
@@ -40,7 +43,7 @@ class ShadowIndex {
     struct Found {
         uint32_t same, sharing;
     };
-    Found enter(const c10::TensorImpl *impl, const c10::StorageImpl *storage, uint32_t number,
+    C10_ALWAYS_INLINE Found enter(const c10::TensorImpl *impl, const c10::StorageImpl *storage, uint32_t number,
                 ThreadState &state) {
         if (storage == nullptr) {
             return {enter(impl, number), kNone};
@@ -60,7 +63,7 @@ class ShadowIndex {
     };
 
     // The number under a key. If there is none, enters this one and answers kNone.
-    uint32_t enter(const void *key, uint32_t number) {
+    C10_ALWAYS_INLINE uint32_t enter(const void *key, uint32_t number) {
         if (C10_UNLIKELY(used_ * 2 >= entries_.size())) {
             grow();
         }
@@ -73,7 +76,7 @@ class ShadowIndex {
         return kNone;
     }
     // Where the key is, or where it would be put. There is always a free place.
-    Entry &place(const void *key) {
+    C10_ALWAYS_INLINE Entry &place(const void *key) {
         const size_t mask = entries_.size() - 1;
         const auto bits = reinterpret_cast<uintptr_t>(key) >> 4; // The heap aligns to 16 bytes.
         size_t i = (bits ^ (bits >> 12)) & mask;

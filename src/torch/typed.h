@@ -27,27 +27,41 @@ namespace fl_torch {
 // --- arguments
 // -------------------------------------------------------------------------------------
 
-// A list of shadows in place of a list of tensors. It holds handles, because the twin's kernels
-// want tensors side by side in memory.
+// A list of shadows in place of a list of tensors: handles side by side in memory, as the twin's
+// kernels want them, which hold no reference.
 class ShownList {
   public:
-    template <class List>
-    ShownList(ShadowFrame &frame, const List &tensors, bool written) {
-        shown_.reserve(tensors.size());
-        for (const at::Tensor &tensor : tensors) {
-            shown_.push_back(ShadowFrame::needs_shadow(tensor) ? *frame.show(tensor, written)
-                                                               : tensor);
+    ShownList(ShadowFrame &frame, at::TensorList tensors, bool written) {
+        handles_.resize_for_overwrite(tensors.size());
+        frame.show_list(tensors, written, data());
+    }
+    ShownList(ShadowFrame &frame, const at::ITensorListRef &tensors, bool written) {
+        if (C10_LIKELY(tensors.isUnboxed())) {
+            handles_.resize_for_overwrite(tensors.size());
+            frame.show_list(tensors.toUnboxed(), written, data());
+            return;
+        }
+        for (const at::Tensor &tensor : tensors) { // Whose handles are IValues of a boxed call.
+            handles_.emplace_back();
+            frame.show_list(tensor, written, data() + handles_.size() - 1);
         }
     }
     operator at::TensorList() const {
-        return shown_;
+        return {const_cast<ShownList *>(this)->data(), handles_.size()};
     }
     operator at::ITensorListRef() const {
-        return at::ITensorListRef(at::TensorList(shown_));
+        return at::ITensorListRef(at::TensorList(*this));
     }
 
   private:
-    c10::SmallVector<at::Tensor, 8> shown_;
+    struct Handle {
+        alignas(at::Tensor) std::byte bytes[sizeof(at::Tensor)];
+    };
+    at::Tensor *data() {
+        return reinterpret_cast<at::Tensor *>(handles_.data());
+    }
+
+    c10::SmallVector<Handle, 16> handles_;
 };
 
 inline const at::Tensor &shown(ShadowFrame &frame, const at::Tensor &tensor) {

@@ -21,6 +21,9 @@ void register_one(torch::Library &aten, const char *name) {
         !handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) {
         return; // Only another twin has it.
     }
+    if (handle->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
+        return; // With this twin the adapter has a way of its own.
+    }
     fl_slot *const slot = offer_routes(handle->operator_name(), FL_ROUTE_NATIVE);
     // Made once and kept: kernels run until the process ends.
     auto *const plan = new OperatorPlan(*handle, slot);
