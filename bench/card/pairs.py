@@ -91,9 +91,11 @@ def digest(torch, outputs):
 
 def timed(torch, device, run):
     """A run between two loops of one speed."""
-    processes.finish(torch, device)
     torch.cuda.reset_peak_memory_stats()
+    prepare = getattr(run, "prepare", lambda: None)
     for attempt in range(3):
+        prepare()
+        processes.finish(torch, device)
         before = reference_seconds()
         start = time.perf_counter()
         outputs = run()

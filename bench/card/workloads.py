@@ -1,5 +1,6 @@
 """What bench/card/pairs.py times: each entry of ALL takes a device and answers a function that does
-the work once and answers what it computed. Models have random weights and real shapes; where only
+the work once and answers what it computed. Where the work changes a model, the function has a
+`prepare`, which puts all back as it was at first and is no part of what is timed. Models have random weights and real shapes; where only
 what they ask of the host matters (bench/torch/idle_cuda.py), NARROWER divides all widths.
 """
 
@@ -71,13 +72,19 @@ variants(_decode, decode=dict(batch=1), decode_b8=dict(batch=8))
 
 
 def _train(device, model, step_inputs, steps, amp=None, foreach=None):
+    """Training steps alone. The first call makes the optimiser's state, as the first step of a training
+    does, once in many thousand."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, foreach=foreach)
-    state = {name: value.clone() for name, value in model.state_dict().items()}
+    saved = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def prepare():
+        model.load_state_dict(saved)
+        for state in optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+        torch.manual_seed(1)
 
     def run():
-        model.load_state_dict(state)
-        optimizer.state.clear()
-        torch.manual_seed(1)
         losses = []
         for _ in range(steps):
             context = torch.autocast(device, amp) if amp else contextlib.nullcontext()
@@ -90,6 +97,7 @@ def _train(device, model, step_inputs, steps, amp=None, foreach=None):
             losses.append(loss.detach())
         return [*losses, gradient, next(model.parameters())]
 
+    run.prepare = prepare
     return run
 
 
@@ -119,7 +127,7 @@ def _bert_config(layers=12):
 
 
 @workload
-def bert_train(device, layers=12, steps=5):
+def bert_train(device, layers=12, steps=20):
     """BERT-base shaped, dropout on, sequence 128, batch 8."""
     from transformers import BertForMaskedLM
 
@@ -202,8 +210,8 @@ def unet(device, times=5):
 
 
 @workload
-def resnet_train(device, steps=3):
-    """ResNet-50 shaped, batch 32, SGD."""
+def resnet_train(device, steps=20):
+    """ResNet-50 shaped, batch 32."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     model = _model(lambda: ResNetForImageClassification(ResNetConfig(num_labels=1000)), device).train()
@@ -226,10 +234,9 @@ def gemm(device):
     return run
 
 
-# The same work in pieces of some 50 to 200 ms: so short that the processor's speed seldom changes
+# The same work in pieces of some 50 to 100 ms: so short that the processor's speed seldom changes
 # between the run of one side and that of the other, and many runs can be made. Training makes several
-# steps: the first finds the processor's caches full of what the other sides did and makes the
-# optimiser's state, of which the whole work has one in 20.
+# steps, for the first finds the processor's caches full of what the other sides did.
 SHORT = {
     "decode": dict(tokens=6),
     "train_fp32": dict(steps=5),
@@ -237,5 +244,5 @@ SHORT = {
     "bert_train": dict(steps=4),
     "gptj": dict(times=4),
     "unet": dict(times=2),
-    "resnet_train": dict(steps=3),
+    "resnet_train": dict(steps=4),
 }

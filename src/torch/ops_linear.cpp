@@ -52,7 +52,7 @@ bool is_watched() {
            at::hasCallbacks();
 }
 
-// The cases in which PyTorch takes one product of two matrices.
+// The cases in which PyTorch takes one product of two matrices, of a weight without a gradient.
 bool is_one_product(const Tensor &input, const Tensor &weight, const OptionalTensor &bias) {
     if (!is_plain(input) || !is_plain(weight) || weight.is_same(input)) {
         return false;
@@ -61,7 +61,7 @@ bool is_one_product(const Tensor &input, const Tensor &weight, const OptionalTen
     if (weight.dim() != 2 || dim < 2 || dim > (bias.has_value() ? 3 : 4) ||
         !input.is_contiguous() || input.numel() == 0 || weight.numel() == 0 ||
         input.size(dim - 1) != weight.size(1) || input.dtype() != weight.dtype() ||
-        input.device() != weight.device() || needs_gradient(input) || needs_gradient(weight)) {
+        input.device() != weight.device() || needs_gradient(input)) {
         return false;
     }
     return !bias.has_value() ||
@@ -134,7 +134,8 @@ Tensor linear(const Tensor &input, const Tensor &weight, const OptionalTensor &b
     static fl_slot *const mm = slot_of("aten::mm"), *const addmm = slot_of("aten::addmm");
     const OptionalTensor given = bias.has_value() && bias->defined() ? bias : std::nullopt;
     fl_slot *const slot = given.has_value() ? addmm : mm;
-    if (launch_blocking || is_watched() || !is_native(slot) ||
+    // The weight of a model in training, which most calls are made with, is asked first.
+    if (needs_gradient(weight) || launch_blocking || is_watched() || !is_native(slot) ||
         !is_one_product(input, weight, given)) {
         return at::compositeimplicitautograd::linear(input, weight, bias);
     }

@@ -43,6 +43,15 @@ c10::DataPtr owning_pointer(void *pointer, const c10::Storage &owner, c10::Devic
         pointer, keep, [](void *context) { delete static_cast<c10::Storage *>(context); }, device);
 }
 
+// Point a shadow's storage at memory that it does not own.
+C10_ALWAYS_INLINE void point_at(c10::DataPtr &pointer, void *memory, c10::Device device) {
+    // Without the move of a DataPtr, which looks for a deleter to call.
+    if (C10_UNLIKELY(!pointer.unsafe_reset_data_and_ctx(memory))) {
+        pointer = c10::DataPtr(memory, device);
+    }
+    pointer.unsafe_set_device(device);
+}
+
 } // namespace
 
 void copy_names(const c10::TensorImpl &from, c10::TensorImpl &to) {
@@ -163,7 +172,7 @@ C10_ALWAYS_INLINE void Shadow::bind_memory(const at::Tensor &tensor, bool writte
             shown->set_resizable(source->resizable());
         }
     }
-    shown->_mutable_data_ptr_no_checks() = c10::DataPtr(bound_pointer_, *device_opt_);
+    point_at(shown->_mutable_data_ptr_no_checks(), bound_pointer_, *device_opt_);
     shown->unsafe_set_nbytes(bound_nbytes_);
 }
 

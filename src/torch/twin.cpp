@@ -48,7 +48,7 @@ void twin_choose(const fl_platform &platform) {
         functionality(DispatchKey::Quantized) | functionality(DispatchKey::NestedTensor);
     chosen.shadow_keys = functionality(DispatchKey::Dense) | chosen.special_keys |
                          raw(DispatchKey::Conjugate) | raw(DispatchKey::Negative) |
-                         raw(DispatchKey::ZeroTensor) | chosen.flagos_component;
+                         raw(DispatchKey::ZeroTensor);
     twin = chosen;
 }
 

@@ -55,9 +55,8 @@ inline bool is_special(c10::DispatchKeySet keys) {
 }
 
 inline c10::DispatchKeySet to_shadow_keys(c10::DispatchKeySet keys) {
-    const uint64_t raw = keys.raw_repr() & twin.shadow_keys;
     return c10::DispatchKeySet(c10::DispatchKeySet::RAW,
-                               (raw & ~twin.flagos_component) | twin.twin_component);
+                               (keys.raw_repr() & twin.shadow_keys) | twin.twin_component);
 }
 
 inline c10::DispatchKeySet to_flagos_keys(c10::DispatchKeySet keys) {

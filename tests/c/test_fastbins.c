@@ -179,7 +179,10 @@ static fl__fastbins_answer give_none(void *pointer) {
 }
 
 static void *take(int device, uint64_t stream, size_t bytes) {
-    void *const pointer = fl__fastbins_take(bins, device, stream, bytes);
+    const bool large_wait = devices[device].kept[FL__POOL_LARGE][FL__SUM_BLOCKS] != 0;
+    bool said = !large_wait;
+    void *const pointer = fl__fastbins_take(bins, device, stream, bytes, &said);
+    CHECK(said == large_wait);
     if (pointer) {
         model_block *const b = block_at(pointer);
         CHECK(b->whose == KEPT && b->device == device && b->stream == stream && b->bytes >= bytes);
@@ -530,7 +533,7 @@ static void *obtain(uint64_t luck) {
     const size_t bytes = 100 + luck / 4 % 4 * 70000;
     const int device = (int)(luck % DEVICES);
     const uint64_t stream = luck / 2 % 2;
-    void *pointer = fl__fastbins_take(bins, device, stream, bytes);
+    void *pointer = fl__fastbins_take(bins, device, stream, bytes, &(bool){false});
     if (!pointer) {
         pointer = ask_behind(device, stream, bytes, 0);
         (void)fl__fastbins_enter(bins, device, stream, bytes, pointer, NULL);

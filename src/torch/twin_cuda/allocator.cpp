@@ -51,9 +51,11 @@ void sums_of(DeviceStats &stats, int64_t Stat::*field, fl__fastbins_sums &out) {
     }
 }
 
-uint64_t key_of(cudaStream_t stream) {
-    return reinterpret_cast<uintptr_t>(stream);
+// Streams are known to the bins by c10's number, which costs nothing to find.
+uint64_t key_of(CUDAStream stream) {
+    return static_cast<uint64_t>(stream.id());
 }
+constexpr uint64_t kNoStream = ~uint64_t{0};
 
 DeviceIndex current_device() {
     DeviceIndex device = 0;
@@ -86,14 +88,17 @@ struct FastAllocator final : CUDAAllocator {
 
     DataPtr allocate(size_t bytes) override {
         const DeviceIndex device = current_device();
-        if (C10_LIKELY(bytes != 0 && !watched())) {
-            const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
-            if (void *const block = fl__fastbins_take(&bins, device, key_of(stream), bytes)) {
+        const uint64_t stream = key_of(c10::cuda::getCurrentCUDAStream(device));
+        const bool is_watched = watched();
+        bool large_wait = true;
+        if (C10_LIKELY(bytes != 0 && !is_watched)) {
+            if (void *const block = fl__fastbins_take(&bins, device, stream, bytes, &large_wait)) {
                 return DataPtr(block, block, &free_block,
                                c10::Device(c10::DeviceType::CUDA, device));
             }
         }
-        return allocate_behind(bytes, device);
+        give_back_before(device, bytes, is_watched, large_wait);
+        return allocate_behind(device, stream, bytes);
     }
 
     // `free_behind` is how the allocator behind frees it.
@@ -132,9 +137,13 @@ struct FastAllocator final : CUDAAllocator {
     }
     void *raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override {
         const DeviceIndex device = current_device();
-        give_back_before(device, bytes);
+        const CUDAStream current = c10::cuda::getCurrentCUDAStream(device);
+        give_back_before(device, bytes, watched(), /*large_wait=*/true);
         void *const pointer = behind.raw_alloc_with_stream(bytes, stream);
-        enter(device, stream, bytes, pointer);
+        enter(device, key_of(current), bytes, pointer);
+        if (stream != current.stream()) {
+            fl__fastbins_record(&bins, pointer, kNoStream); // Its number is not known.
+        }
         return pointer;
     }
     void raw_delete(void *pointer) override {
@@ -148,7 +157,7 @@ struct FastAllocator final : CUDAAllocator {
             behind.recordStream(pointer, stream);
             return;
         }
-        fl__fastbins_record(&bins, pointer.get(), key_of(stream.stream()));
+        fl__fastbins_record(&bins, pointer.get(), key_of(stream));
         // As the allocator behind knows it; without a context nothing is freed.
         const DataPtr known(pointer.get(), nullptr, inner_deleter, pointer.device());
         behind.recordStream(known, stream);
@@ -354,42 +363,40 @@ struct FastAllocator final : CUDAAllocator {
     }
 
     // What the allocator behind is to have when it is asked for so many bytes.
-    void give_back_before(DeviceIndex device, size_t bytes) {
-        if (C10_UNLIKELY(watched())) {
+    void give_back_before(DeviceIndex device, size_t bytes, bool is_watched, bool large_wait) {
+        if (C10_UNLIKELY(is_watched)) {
             drain(device); // What has been freed is not to be reported, nor to be freed, later.
-        } else if (bytes > FL__FASTBINS_SMALL) {
+        } else if (large_wait && bytes > FL__FASTBINS_SMALL) {
             drain(device, FL__POOL_LARGE); // Large blocks are split and joined as without us.
         }
     }
 
-    DataPtr allocate_behind(size_t bytes, DeviceIndex device) {
-        give_back_before(device, bytes);
+    DataPtr allocate_behind(DeviceIndex device, uint64_t stream, size_t bytes) {
         DataPtr taken = behind.allocate(bytes);
         // Without a cache the deleter is another, and the block is nothing to us.
         if (taken.compare_exchange_deleter(inner_deleter, &free_block)) {
-            enter(device, c10::cuda::getCurrentCUDAStream(device).stream(), bytes, taken.get());
+            enter(device, stream, bytes, taken.get());
         }
         return taken;
     }
 
     // What the allocator behind gave.
-    void enter(DeviceIndex device, cudaStream_t stream, size_t bytes, void *pointer) {
+    void enter(DeviceIndex device, uint64_t stream, size_t bytes, void *pointer) {
         if (bytes == 0) {
             return;
         }
-        const uint64_t key = key_of(stream);
         if (C10_UNLIKELY(rounds_otherwise(bytes))) {
             observe(device);
             return;
         }
         if (bytes <= FL__FASTBINS_SMALL &&
-            fl__fastbins_enter(&bins, device, key, bytes, pointer, nullptr)) {
+            fl__fastbins_enter(&bins, device, stream, bytes, pointer, nullptr)) {
             return;
         }
         DeviceStats stats = behind.getDeviceStats(device);
         fl__fastbins_sums sums;
         sums_of(stats, &Stat::current, sums);
-        (void)fl__fastbins_enter(&bins, device, key, bytes, pointer, &sums);
+        (void)fl__fastbins_enter(&bins, device, stream, bytes, pointer, &sums);
     }
 
     bool knows(int device) const {

@@ -220,20 +220,6 @@ static block *new_block(fl__fastbins *bins) {
     return b;
 }
 
-/* A block that is in the table from now on, or NULL without host memory. */
-static block *remember(fl__fastbins *bins, const block *described) {
-    if (!grow(bins)) {
-        return NULL;
-    }
-    block *const b = new_block(bins);
-    if (b) {
-        *b = *described;
-        bins->slots[find(bins, b->pointer)] = b;
-        bins->used++;
-    }
-    return b;
-}
-
 /* --- bins ------------------------------------------------------------------------------------ */
 
 /* A block serves what rounds to as much as the allocator was asked for: so it has the size that the
@@ -301,12 +287,15 @@ void fl__fastbins_destroy(fl__fastbins *bins) {
     free(bins);
 }
 
-void *fl__fastbins_take(fl__fastbins *bins, int device, uint64_t stream, size_t bytes) {
+void *fl__fastbins_take(fl__fastbins *bins, int device, uint64_t stream, size_t bytes,
+                        bool *large_wait) {
     device_state *const state = &bins->devices[device];
     void *pointer = NULL;
     lock(bins);
-    lane *const lane = find_lane(state, stream);
-    if (lane && !state->paused) {
+    *large_wait = state->stats.kept[FL__POOL_LARGE][FL__SUM_BLOCKS] != 0;
+    const bool may_be_there = pool_of(bytes) == FL__POOL_SMALL || *large_wait;
+    lane *const lane = may_be_there && !state->paused ? find_lane(state, stream) : NULL;
+    if (lane) {
         block **place = bin_of(lane, bytes);
         while (*place && grains((*place)->requested_behind) != grains(bytes)) {
             place = &(*place)->next; /* Only among large ones. */
@@ -340,22 +329,26 @@ bool fl__fastbins_enter(fl__fastbins *bins, int device, uint64_t stream, size_t 
         const int64_t more = (*behind)[FL__POOL_LARGE][FL__SUM_BYTES] - before;
         size = more > (int64_t)size ? (size_t)more : size;
     }
-    block *b = look_up(bins, pointer);
-    if (b) { /* Freed past us, or the allocator would not have it to give. */
-        give_up(bins, b);
-        b = NULL;
+    const bool has_room = !state->paused && grow(bins);
+    size_t slot = bins->slots ? find(bins, pointer) : 0;
+    if (bins->slots && bins->slots[slot]) { /* Freed past us, or it would not be there to give. */
+        give_up(bins, bins->slots[slot]);
         if (!behind) {
             unlock(bins); /* Only the allocator knows what is in use now. */
             return false;
         }
+        slot = find(bins, pointer);
     }
-    if (!state->paused) {
-        b = remember(bins, &(block){.pointer = pointer,
-                                    .lane = lane_for(state, stream),
-                                    .bytes = size,
-                                    .requested = bytes,
-                                    .requested_behind = bytes,
-                                    .device = device});
+    block *const b = has_room ? new_block(bins) : NULL;
+    if (b) {
+        *b = (block){.pointer = pointer,
+                     .lane = lane_for(state, stream),
+                     .bytes = size,
+                     .requested = bytes,
+                     .requested_behind = bytes,
+                     .device = device};
+        bins->slots[slot] = b;
+        bins->used++;
     }
     if (behind) {
         follow(state, *behind);

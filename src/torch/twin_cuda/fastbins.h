@@ -60,8 +60,10 @@ typedef struct fl__fastbins fl__fastbins;
 fl__fastbins *fl__fastbins_create(void);
 void fl__fastbins_destroy(fl__fastbins *bins);
 
-/* A kept block for `bytes` (not 0) on `stream`, or NULL: ask the allocator. */
-void *fl__fastbins_take(fl__fastbins *bins, int device, uint64_t stream, size_t bytes);
+/* A kept block for `bytes` (not 0) on `stream`, or NULL: ask the allocator. `large_wait` says whether
+ * large blocks of the device are kept, which it is to have first if it is asked for a large one. */
+void *fl__fastbins_take(fl__fastbins *bins, int device, uint64_t stream, size_t bytes,
+                        bool *large_wait);
 
 /* The allocator gave `pointer` for `bytes`; `behind` is what it says is in use since, and may be
  * NULL for a small block, which is of its rounded size. False: blocks of this device are not kept
