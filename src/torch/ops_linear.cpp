@@ -5,6 +5,7 @@
 // other calls are PyTorch's composite.
 #include "ops_linear.h"
 
+#include "alias.h"
 #include "errors.h"
 #include "launch.h"
 #include "queue.h"
@@ -106,19 +107,14 @@ Tensor product_now(const Tensor &input, const Tensor &weight, const OptionalTens
     }
 }
 
-Tensor view_of(const Tensor &tensor, at::IntArrayRef sizes, at::IntArrayRef strides) {
-    Tensor view = at::detail::make_tensor<c10::TensorImpl>(
-        c10::TensorImpl::VIEW, c10::Storage(tensor.storage()), tensor.key_set(), tensor.dtype());
-    view.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, tensor.storage_offset());
-    return view;
-}
-
 // With the launch queue on, our own product of views, which queues.
 Tensor product_later(const Tensor &input, const Tensor &weight, const OptionalTensor &bias) {
     const Matrices shapes(input, weight);
     constexpr c10::DispatchKeySet ours(c10::DispatchKey::PrivateUse1);
-    const Tensor flat = view_of(input, shapes.flat, shapes.flat_strides);
-    const Tensor turned = view_of(weight, shapes.turned, shapes.turned_strides);
+    const Tensor flat =
+        alias_of(input, shapes.flat, shapes.flat_strides, input.storage_offset());
+    const Tensor turned =
+        alias_of(weight, shapes.turned, shapes.turned_strides, weight.storage_offset());
     return bias.has_value() ? at::_ops::addmm::redispatch(ours, *bias, flat, turned, 1, 1)
                             : at::_ops::mm::redispatch(ours, flat, turned);
 }

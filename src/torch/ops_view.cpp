@@ -6,19 +6,28 @@
 // rest of the rules and the words for what is wrong.
 #include "ops.h"
 
+#include "alias.h"
 #include "register.h"
+#include "twin.h"
 
-#include <ATen/InferSize.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/record_function.h>
-#include <c10/util/strides.h>
 
 namespace fl_torch::ops {
 
 namespace {
 
 bool is_plain(const Tensor &self) {
-    return !self.is_quantized() && !self.has_names() && self.layout() == at::kStrided;
+    const c10::TensorImpl *const impl = self.unsafeGetTensorImpl();
+    return !is_special(impl->key_set()) && !impl->has_named_tensor_meta();
+}
+
+bool are_numbers(c10::SymIntArrayRef values) {
+    bool symbolic = false;
+    for (const c10::SymInt &value : values) {
+        symbolic |= value.is_heap_allocated();
+    }
+    return !symbolic;
 }
 
 // Whether `self`'s storage holds elements of this layout, `offset` elements from its beginning.
@@ -36,11 +45,70 @@ bool holds(const Tensor &self, IntArrayRef sizes, IntArrayRef strides, int64_t o
     return fits && (empty || last < limit);
 }
 
-Tensor alias(const Tensor &self, IntArrayRef sizes, IntArrayRef strides, int64_t offset) {
-    Tensor result = at::detail::make_tensor<c10::TensorImpl>(
-        c10::TensorImpl::VIEW, c10::Storage(self.storage()), self.key_set(), self.dtype());
-    result.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
-    return result;
+// The layout of a view of contiguous memory.
+class FlatView {
+  public:
+    // False for whatever else PyTorch's view may be able to do, or refuses.
+    bool fits(const Tensor &self, c10::SymIntArrayRef wanted) {
+        const c10::TensorImpl *const impl = self.unsafeGetTensorImpl();
+        const int64_t numel = impl->numel();
+        dims_ = wanted.size();
+        if (dims_ > kMost || numel == 0 || !is_plain(self) || !are_numbers(wanted)) {
+            return false;
+        }
+        // Of dimensions of one element too, which is_contiguous leaves out.
+        const IntArrayRef sizes = impl->sizes(), strides = impl->strides();
+        int64_t expected = 1;
+        for (size_t dim = sizes.size(); dim-- > 0; expected *= sizes[dim]) {
+            if (strides[dim] != expected) {
+                return false;
+            }
+        }
+        return infer(c10::asIntArrayRefUnchecked(wanted), numel);
+    }
+    IntArrayRef sizes() const {
+        return {sizes_, dims_};
+    }
+    IntArrayRef strides() const {
+        return {strides_, dims_};
+    }
+
+  private:
+    static constexpr size_t kMost = 8;
+
+    // The size given as -1 is what is left.
+    bool infer(IntArrayRef wanted, int64_t numel) {
+        int64_t known = 1;
+        size_t left = dims_;
+        for (size_t dim = 0; dim < dims_; dim++) {
+            sizes_[dim] = wanted[dim];
+            if (wanted[dim] == -1 && left == dims_) {
+                left = dim;
+            } else if (wanted[dim] <= 0 || __builtin_mul_overflow(known, wanted[dim], &known)) {
+                return false;
+            }
+        }
+        if (left != dims_) {
+            sizes_[left] = numel / known;
+            known *= sizes_[left];
+        }
+        int64_t stride = 1;
+        for (size_t dim = dims_; dim-- > 0; stride *= sizes_[dim]) {
+            strides_[dim] = stride;
+        }
+        return known == numel;
+    }
+
+    size_t dims_ = 0;
+    int64_t sizes_[kMost], strides_[kMost];
+};
+
+Tensor flat_view(const Tensor &self, c10::SymIntArrayRef size) {
+    FlatView view;
+    if (C10_LIKELY(view.fits(self, size))) {
+        return alias_of(self, view.sizes(), view.strides(), self.storage_offset());
+    }
+    return at::native::view(self, C10_AS_INTARRAYREF_SLOW(size));
 }
 
 } // namespace
@@ -48,24 +116,21 @@ Tensor alias(const Tensor &self, IntArrayRef sizes, IntArrayRef strides, int64_t
 Tensor as_strided(const Tensor &self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                   std::optional<c10::SymInt> offset) {
     FL_COUNT_CALL("aten::as_strided", FL_ROUTE_VIEW);
-    const IntArrayRef sizes = C10_AS_INTARRAYREF_SLOW(size);
-    const IntArrayRef strides = C10_AS_INTARRAYREF_SLOW(stride);
     const int64_t begin = offset.has_value() ? offset->expect_int() : self.storage_offset();
-    if (C10_LIKELY(holds(self, sizes, strides, begin))) {
-        return alias(self, sizes, strides, begin);
+    if (C10_LIKELY(are_numbers(size) && are_numbers(stride))) {
+        const IntArrayRef sizes = c10::asIntArrayRefUnchecked(size);
+        const IntArrayRef strides = c10::asIntArrayRefUnchecked(stride);
+        if (C10_LIKELY(holds(self, sizes, strides, begin))) {
+            return alias_of(self, sizes, strides, begin);
+        }
     }
-    return at::native::as_strided_tensorimpl(self, sizes, strides, begin);
+    return at::native::as_strided_tensorimpl(self, C10_AS_INTARRAYREF_SLOW(size),
+                                             C10_AS_INTARRAYREF_SLOW(stride), begin);
 }
 
 Tensor view(const Tensor &self, c10::SymIntArrayRef size) {
     FL_COUNT_CALL("aten::view", FL_ROUTE_VIEW);
-    const IntArrayRef wanted = C10_AS_INTARRAYREF_SLOW(size);
-    // Of dimensions of one element too, which is_contiguous leaves out.
-    if (C10_LIKELY(is_plain(self) && self.strides() == c10::contiguous_strides(self.sizes()))) {
-        const at::DimVector sizes = at::infer_size_dv(wanted, self.numel());
-        return alias(self, sizes, c10::contiguous_strides(sizes), self.storage_offset());
-    }
-    return at::native::view(self, wanted);
+    return flat_view(self, size);
 }
 
 Tensor slice(const Tensor &self, int64_t dim, std::optional<int64_t> start,
@@ -93,14 +158,14 @@ Tensor slice(const Tensor &self, int64_t dim, std::optional<int64_t> start,
                      !holds(self, sizes, strides, begin))) {
         return at::native::slice(self, dim, start, end, step);
     }
-    return alias(self, sizes, strides, begin);
+    return alias_of(self, sizes, strides, begin);
 }
 
 // The result must not be recorded as a view for autograd, which is the caller's business; here it
 // is the same metadata.
 Tensor unsafe_view(const Tensor &self, c10::SymIntArrayRef size) {
     FL_COUNT_CALL("aten::_unsafe_view", FL_ROUTE_VIEW);
-    return at::native::view(self, C10_AS_INTARRAYREF_SLOW(size));
+    return flat_view(self, size);
 }
 
 Tensor reshape_alias(const Tensor &self, c10::SymIntArrayRef size, c10::SymIntArrayRef stride) {

@@ -456,12 +456,12 @@ void ShadowFrame::show_list(at::TensorList tensors, bool written, at::Tensor *ou
     if (index_ == nullptr && state_.top - base_ + tensors.size() > ShadowIndex::kFew) {
         make_index(tensors.size());
     }
+    const bool few = index_ == nullptr;
     for (const at::Tensor &tensor : tensors) {
         const at::Tensor *shown = &tensor;
         if (C10_LIKELY(needs_shadow(tensor))) {
             Shadow *lender = nullptr;
-            if (C10_UNLIKELY(index_ == nullptr ||
-                             is_special(tensor.unsafeGetTensorImpl()->key_set()))) {
+            if (C10_UNLIKELY(few || is_special(tensor.unsafeGetTensorImpl()->key_set()))) {
                 shown = &*show_lvalue(tensor, written);
             } else if (ThreadState::Slot *const found = find_indexed(tensor, written, lender)) {
                 shown = &**found;

@@ -20,12 +20,12 @@ class ShadowIndex {
 
     // Forget what earlier frames have entered. Some `count` entries are to come.
     void begin(size_t count) {
-        used_ = 0;
+        room_ = capacity();
         if (++frame_ == 0) { // The count has come round: entries of old would count again.
             std::fill(entries_.begin(), entries_.end(), Entry{});
             frame_ = 1;
         }
-        while (count * 2 > entries_.size()) {
+        while (room_ < count) {
             grow();
         }
     }
@@ -64,30 +64,36 @@ class ShadowIndex {
 
     // The number under a key. If there is none, enters this one and answers kNone.
     C10_ALWAYS_INLINE uint32_t enter(const void *key, uint32_t number) {
-        if (C10_UNLIKELY(used_ * 2 >= entries_.size())) {
+        if (C10_UNLIKELY(room_ == 0)) {
             grow();
         }
         Entry &entry = place(key);
-        if (entry.frame == frame_) {
+        if (C10_UNLIKELY(entry.frame == frame_)) {
             return entry.number;
         }
         entry = {key, number, frame_};
-        used_++;
+        room_--;
         return kNone;
     }
     // Where the key is, or where it would be put. There is always a free place.
     C10_ALWAYS_INLINE Entry &place(const void *key) {
-        const size_t mask = entries_.size() - 1;
         const auto bits = reinterpret_cast<uintptr_t>(key) >> 4; // The heap aligns to 16 bytes.
-        size_t i = (bits ^ (bits >> 12)) & mask;
-        while (entries_[i].frame == frame_ && entries_[i].key != key) {
-            i = (i + 1) & mask;
+        Entry *const entries = entries_.data();
+        size_t i = (bits ^ (bits >> 12)) & mask_;
+        while (C10_UNLIKELY(entries[i].frame == frame_ && entries[i].key != key)) {
+            i = (i + 1) & mask_;
         }
-        return entries_[i];
+        return entries[i];
     }
-    void grow() {
+    size_t capacity() const { // Half full at most.
+        return entries_.size() / 2;
+    }
+    C10_NOINLINE void grow() {
+        const size_t used = capacity() - room_;
         std::vector<Entry> old(std::max<size_t>(256, entries_.size() * 4));
         old.swap(entries_);
+        mask_ = entries_.size() - 1;
+        room_ = capacity() - used;
         for (const Entry &entry : old) {
             if (entry.frame == frame_) {
                 place(entry.key) = entry;
@@ -96,7 +102,8 @@ class ShadowIndex {
     }
 
     std::vector<Entry> entries_; // A power of two of them, or none.
-    size_t used_ = 0;
+    size_t mask_ = 0;
+    size_t room_ = 0; // For so many more.
     uint32_t frame_ = 1;
 };
 
