@@ -43,7 +43,8 @@ struct TwinGuard : c10::impl::DeviceGuardImplInterface {
     // PyTorch's engine sets the device of every guard there is before each node of a backward pass,
     // so the twin's has done so when this one is asked. A device that is alone is current anyway.
     void setDevice(Device device) const override {
-        if (device.index() != 0 || fl_device_count() != 1 || fl_device_in_bad_fork()) {
+        static const bool is_alone = fl_device_count() == 1;
+        if (device.index() != 0 || !is_alone || C10_UNLIKELY(fl_device_in_bad_fork())) {
             twin.guard->setDevice(to_twin(device));
         }
     }

@@ -30,21 +30,6 @@ bool are_numbers(c10::SymIntArrayRef values) {
     return !symbolic;
 }
 
-// Whether `self`'s storage holds elements of this layout, `offset` elements from its beginning.
-bool holds(const Tensor &self, IntArrayRef sizes, IntArrayRef strides, int64_t offset) {
-    int64_t last = offset;
-    bool fits = sizes.size() == strides.size() && offset >= 0, empty = false;
-    for (size_t dim = 0; fits && dim < sizes.size(); dim++) {
-        int64_t reach = 0;
-        fits = sizes[dim] >= 0 && strides[dim] >= 0 &&
-               !__builtin_mul_overflow(sizes[dim] - 1, strides[dim], &reach) &&
-               !__builtin_add_overflow(last, reach, &last);
-        empty |= sizes[dim] == 0;
-    }
-    const auto limit = static_cast<int64_t>(self.storage().nbytes() / self.itemsize());
-    return fits && (empty || last < limit);
-}
-
 // The layout of a view of contiguous memory.
 class FlatView {
   public:
@@ -117,11 +102,11 @@ Tensor as_strided(const Tensor &self, c10::SymIntArrayRef size, c10::SymIntArray
                   std::optional<c10::SymInt> offset) {
     FL_COUNT_CALL("aten::as_strided", FL_ROUTE_VIEW);
     const int64_t begin = offset.has_value() ? offset->expect_int() : self.storage_offset();
-    if (C10_LIKELY(are_numbers(size) && are_numbers(stride))) {
-        const IntArrayRef sizes = c10::asIntArrayRefUnchecked(size);
-        const IntArrayRef strides = c10::asIntArrayRefUnchecked(stride);
-        if (C10_LIKELY(holds(self, sizes, strides, begin))) {
-            return alias_of(self, sizes, strides, begin);
+    if (C10_LIKELY(size.size() == stride.size() && are_numbers(size) && are_numbers(stride))) {
+        Tensor result = alias_within(self, c10::asIntArrayRefUnchecked(size),
+                                     c10::asIntArrayRefUnchecked(stride), begin);
+        if (C10_LIKELY(result.defined())) {
+            return result;
         }
     }
     return at::native::as_strided_tensorimpl(self, C10_AS_INTARRAYREF_SLOW(size),
@@ -154,11 +139,12 @@ Tensor slice(const Tensor &self, int64_t dim, std::optional<int64_t> start,
     sizes[sliced] = (behind - first) / step + ((behind - first) % step != 0);
     if (C10_UNLIKELY(__builtin_mul_overflow(first, strides[sliced], &reach) ||
                      __builtin_add_overflow(self.storage_offset(), reach, &begin) ||
-                     __builtin_mul_overflow(strides[sliced], step, &strides[sliced]) ||
-                     !holds(self, sizes, strides, begin))) {
+                     __builtin_mul_overflow(strides[sliced], step, &strides[sliced]))) {
         return at::native::slice(self, dim, start, end, step);
     }
-    return alias_of(self, sizes, strides, begin);
+    Tensor result = alias_within(self, sizes, strides, begin);
+    return C10_LIKELY(result.defined()) ? result
+                                        : at::native::slice(self, dim, start, end, step);
 }
 
 // The result must not be recorded as a view for autograd, which is the caller's business; here it
