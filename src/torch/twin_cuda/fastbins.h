@@ -60,8 +60,8 @@ typedef struct fl__fastbins fl__fastbins;
 fl__fastbins *fl__fastbins_create(void);
 void fl__fastbins_destroy(fl__fastbins *bins);
 
-/* A kept block for `bytes` (not 0) on `stream`, or NULL: ask the allocator. `large_wait` says whether
- * large blocks of the device are kept, which it is to have first if it is asked for a large one. */
+/* A kept block for `bytes` (not 0) on `stream`, or NULL: ask the allocator. `large_wait` says
+ * whether large blocks of the device are kept, which it is to have before a large one is asked. */
 void *fl__fastbins_take(fl__fastbins *bins, int device, uint64_t stream, size_t bytes,
                         bool *large_wait);
 
