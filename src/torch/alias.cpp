@@ -47,9 +47,8 @@ struct Fields : c10::TensorImpl {
 };
 
 at::Tensor on_storage_of(const c10::TensorImpl &base) {
-    return at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW,
-                                                    c10::Storage(base.unsafe_storage()),
-                                                    base.key_set(), base.dtype());
+    return at::detail::make_tensor<c10::TensorImpl>(
+        c10::TensorImpl::VIEW, c10::Storage(base.unsafe_storage()), base.key_set(), base.dtype());
 }
 
 } // namespace

@@ -111,8 +111,7 @@ Tensor product_now(const Tensor &input, const Tensor &weight, const OptionalTens
 Tensor product_later(const Tensor &input, const Tensor &weight, const OptionalTensor &bias) {
     const Matrices shapes(input, weight);
     constexpr c10::DispatchKeySet ours(c10::DispatchKey::PrivateUse1);
-    const Tensor flat =
-        alias_of(input, shapes.flat, shapes.flat_strides, input.storage_offset());
+    const Tensor flat = alias_of(input, shapes.flat, shapes.flat_strides, input.storage_offset());
     const Tensor turned =
         alias_of(weight, shapes.turned, shapes.turned_strides, weight.storage_offset());
     return bias.has_value() ? at::_ops::addmm::redispatch(ours, *bias, flat, turned, 1, 1)

@@ -143,8 +143,7 @@ Tensor slice(const Tensor &self, int64_t dim, std::optional<int64_t> start,
         return at::native::slice(self, dim, start, end, step);
     }
     Tensor result = alias_within(self, sizes, strides, begin);
-    return C10_LIKELY(result.defined()) ? result
-                                        : at::native::slice(self, dim, start, end, step);
+    return C10_LIKELY(result.defined()) ? result : at::native::slice(self, dim, start, end, step);
 }
 
 // The result must not be recorded as a view for autograd, which is the caller's business; here it

@@ -349,8 +349,8 @@ void ShadowFrame::mark_written(uint32_t slot) {
     }
 }
 
-C10_ALWAYS_INLINE ThreadState::Slot *
-ShadowFrame::find_indexed(const at::Tensor &tensor, bool written, Shadow *&lender) {
+C10_ALWAYS_INLINE ThreadState::Slot *ShadowFrame::find_indexed(const at::Tensor &tensor,
+                                                               bool written, Shadow *&lender) {
     const c10::TensorImpl *const impl = tensor.unsafeGetTensorImpl();
     const c10::StorageImpl *const storage = impl->unsafe_storage().unsafeGetStorageImpl();
     const ShadowIndex::Found found = index_->enter(impl, storage, state_.top, state_);

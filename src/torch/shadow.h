@@ -169,8 +169,8 @@ class ShadowFrame {
         return show_lvalue(tensor, written);
     }
 
-    // The same for a list, which is to live as long: `out`, with room for as many, gets handles that
-    // hold no reference and need no destructor.
+    // The same for a list, which is to live as long: `out`, with room for as many, gets handles
+    // that hold no reference and need no destructor.
     void show_list(at::TensorList tensors, bool written, at::Tensor *out);
 
     // The twin's storage on the memory of `tensor`, for tensors that a plain shadow cannot show.
@@ -189,8 +189,8 @@ class ShadowFrame {
     // Show what has been shown as it is above autograd, to a callee that may call any operator on
     // it as a user would; after the call, return_versions.
     void show_autograd();
-    // Show it to a callee that counts the versions of what it writes, and of nothing else, itself or
-    // by the operators that it calls; likewise.
+    // Show it to a callee that counts the versions of what it writes, and of nothing else, itself
+    // or by the operators that it calls; likewise.
     void show_versions();
     // Without it, because the callee raised, only what it may write is counted: of other operands
     // it has changed no more than the shadow.

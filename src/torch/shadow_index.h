@@ -43,8 +43,8 @@ class ShadowIndex {
     struct Found {
         uint32_t same, sharing;
     };
-    C10_ALWAYS_INLINE Found enter(const c10::TensorImpl *impl, const c10::StorageImpl *storage, uint32_t number,
-                ThreadState &state) {
+    C10_ALWAYS_INLINE Found enter(const c10::TensorImpl *impl, const c10::StorageImpl *storage,
+                                  uint32_t number, ThreadState &state) {
         if (storage == nullptr) {
             return {enter(impl, number), kNone};
         }

@@ -101,8 +101,8 @@ static size_t grains(size_t bytes) {
     return (bytes + GRAIN - 1) / GRAIN;
 }
 
-static ALWAYS_INLINE void add(fl__fastbins_sums sums, fl__fastbins_pool pool, int64_t blocks, int64_t bytes,
-                int64_t requested) {
+static ALWAYS_INLINE void add(fl__fastbins_sums sums, fl__fastbins_pool pool, int64_t blocks,
+                              int64_t bytes, int64_t requested) {
     const int64_t more[FL__SUMS] = {blocks, bytes, requested};
     for (int sum = 0; sum < FL__SUMS; sum++) {
         sums[FL__POOL_ALL][sum] += more[sum];
