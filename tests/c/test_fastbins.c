@@ -180,15 +180,15 @@ static fl__fastbins_answer give_none(void *pointer) {
 
 static void *take(int device, uint64_t stream, size_t bytes) {
     const bool large_wait = devices[device].kept[FL__POOL_LARGE][FL__SUM_BLOCKS] != 0;
-    bool said = !large_wait;
-    void *const pointer = fl__fastbins_take(bins, device, stream, bytes, &said);
-    CHECK(said == large_wait);
+    bool told = !large_wait;
+    void *const pointer = fl__fastbins_take(bins, device, stream, bytes, &told);
     if (pointer) {
         model_block *const b = block_at(pointer);
         CHECK(b->whose == KEPT && b->device == device && b->stream == stream && b->bytes >= bytes);
         move_to(b, HELD, bytes);
         count(devices[device].hits, b->bytes, bytes, 1);
     }
+    CHECK(told == large_wait);
     check_stats(device);
     return pointer;
 }
@@ -522,7 +522,6 @@ TEST(fastbins, sums_and_peaks_are_those_of_a_model) {
 enum { THREADS = 4, IN_HAND = 16, STEPS = 20000 };
 
 static int owners[ROOM]; /* Atomic; the number of the thread that has the block, or 0. */
-
 /* Only the lock of the bins orders what threads do with one block. */
 static void pass(const void *pointer, int from, int to) {
     int *const owner = &owners[block_at(pointer) - model];
